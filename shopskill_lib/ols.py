@@ -112,9 +112,11 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
         tasks: (n,) task number of every row; errors are clustered by task when one repeats, HC3 otherwise.
 
     Raises:
-        DesignError: a row determines a coefficient alone (leverage 1), or only one task is there to cluster by.
+        DesignError: the masks have not full rank, a row determines a coefficient alone (leverage 1), or only one
+            task is there to cluster by.
     """
     X = masks.astype(np.float64)
+    _refuse_lower_rank(X)
     ordinary = sm.OLS(delta, X).fit()
     n_tasks = len(np.unique(tasks))
     if n_tasks < len(tasks):
@@ -159,6 +161,18 @@ def _wald_pvalue(robust: sm.regression.linear_model.RegressionResults) -> float 
     if np.linalg.matrix_rank(covariance) < len(covariance):
         return None
     return float(robust.f_test(np.eye(len(covariance))).pvalue)
+
+
+def _refuse_lower_rank(X: FloatArray) -> None:
+    """Refuse masks under which no coefficient has a value of its own."""
+    rank = int(np.linalg.matrix_rank(X.T @ X, hermitian=True))
+    if rank < X.shape[1]:
+        raise DesignError(
+            f"the masks have rank {rank} for {X.shape[1]} factors",
+            where="masks",
+            allowed="masks of full column rank (M20)",
+            todo="leave out the factors that the design report names as aliased, or draw masks by M17",
+        )
 
 
 def _refuse_leverage_one(X: FloatArray, names: Sequence[str]) -> None:
