@@ -159,7 +159,11 @@ class Gate:
                 }
                 for name, outcome in self.outcomes.items()
             },
-            "joint_test": {"f_value": fit.fvalue, "p_value": fit.f_pvalue, "robust_p_value": fit.wald_pvalue},
+            "joint_test": {
+                "f_value": fit.fvalue if np.isfinite(fit.fvalue) else None,
+                "p_value": fit.f_pvalue,
+                "robust_p_value": fit.wald_pvalue,
+            },
             "stability": {
                 "exact_set": self.stability.exact_set,
                 "resamples": self.stability.resamples,

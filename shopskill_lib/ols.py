@@ -29,7 +29,8 @@ class OLSFit:
         cov_type: "HC3", or "cluster" (by task) when a task has several rows.
         df_inference: degrees of freedom of the t intervals: rows - K, or tasks - 1 when clustered.
         nobs: rows.
-        fvalue: classical F statistic of "all K coefficients are 0", `f_pvalue` its p-value.
+        fvalue: classical F statistic of "all K coefficients are 0" (infinite when the masks explain every
+            difference), `f_pvalue` its p-value.
         wald_pvalue: p-value of the same hypothesis with `cov_params`; None when that test cannot be made.
     """
 
@@ -149,9 +150,11 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
 
 
 def _joint(ordinary: sm.regression.linear_model.RegressionResultsWrapper) -> tuple[float, float]:
-    """Classical F test that all coefficients are 0; (0, 1) when all differences are exactly 0."""
+    """Classical F test that all coefficients are 0; (0, 1) without any difference, (inf, 0) without residuals."""
     if not np.any(ordinary.model.endog):
         return 0.0, 1.0
+    if ordinary.ssr <= 1e-24 * ordinary.uncentered_tss:
+        return float("inf"), 0.0
     return float(ordinary.fvalue), float(ordinary.f_pvalue)
 
 
