@@ -101,14 +101,13 @@ class Rule:
 
 
 def canonical_order(interventions: Sequence[Intervention]) -> IntArray:
-    """(K,) columns in canonical order (M22): a rewrite stands at its slot's place, ADD candidates come last."""
+    """(K,) columns in canonical order, then by id (M22): a rewrite keeps its slot's place, ADDs come last."""
     place: dict[str, int] = {}
     for item in sorted(interventions, key=lambda item: item.kind == "candidate"):
         place.setdefault(item.slot, item.order)
     added = [item.kind == "candidate" and item.operation == "ADD" for item in interventions]
-    return np.array(
-        sorted(range(len(interventions)), key=lambda k: (added[k], place[interventions[k].slot], k)), dtype=np.int64
-    )
+    keys = [(last, place[item.slot], item.intervention_id) for last, item in zip(added, interventions, strict=True)]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
 def select(
