@@ -189,12 +189,22 @@ def masks(
                 todo="remove the column, or add its bare partner",
             )
         width = len(named) or Counter(map(len, columns.cells["mask"])).most_common(1)[0][0]
+        if not width:
+            raise InputError(
+                "the mask column is empty",
+                where=f"{path}, column mask",
+                allowed="a bit string in every row",
+                todo="fill it in, or remove it and give one 0/1 column a factor",
+            )
         factors = named or tuple(
             Intervention(f"factor_{k:02d}", f"factor_{k:02d}", order=k) for k in range(1, width + 1)
         )
         cells = zip(columns.cells["mask"], task_ids, strict=True)
         rows = [_bits(cell, width, task_id, path) for cell, task_id in cells]
         return factors, np.array(rows, dtype=np.int64).reshape(len(rows), width)
+    _refuse_factor_named_as_description(columns, named, path)
+    known -= {item.intervention_id for item in named if item.intervention_id in DESCRIPTIVE}
+    others = [name for name in columns.cells if name not in known]
     factors = named or tuple(Intervention(name, name, order=k) for k, name in enumerate(others, 1))
     unlike = sorted(set(others) ^ {item.intervention_id for item in factors})
     if unlike or not factors:
@@ -206,6 +216,21 @@ def masks(
         )
     masks = [_factor(columns, item.intervention_id, task_ids, path) for item in factors]
     return factors, np.array(masks, dtype=np.int64).T
+
+
+def _refuse_factor_named_as_description(columns: Columns, named: tuple[Intervention, ...], path: Path) -> None:
+    """Refuse a column that looks like a factor but would be passed over for its name."""
+    ids = {item.intervention_id for item in named}
+    for name in DESCRIPTIVE:
+        cells = columns.cells.get(name, [])
+        if name not in ("task_id", "sample", *ids) and cells and set(cells) <= {"0", "1"}:
+            raise InputError(
+                f"column {name!r} describes a row by its name and holds only 0 and 1",
+                where=f"{path}, header",
+                allowed=f"texts in {', '.join(DESCRIPTIVE[2:])}; a factor of such a name only if the interventions "
+                "name it",
+                todo="rename the column, or name the factor in the interventions file",
+            )
 
 
 def _bits(cell: str, width: int, task_id: str, path: Path) -> list[int]:
