@@ -32,7 +32,8 @@ class Missing:
 
     Attributes:
         masked: task ids whose masked episode is missing; `bare` likewise.
-        lowest: (K,) lowest coefficients the missing rewards, all in [0, 1], could have given; `highest` likewise.
+        lowest: (K,) lowest coefficients the missing rewards, all in [0, 1], could have given, NaN for a factor
+            without an estimate; `highest` likewise.
     """
 
     masked: tuple[str, ...]
@@ -323,4 +324,6 @@ def _bounds(
             todo="complete the pairs",
         )
     lowest, highest = checks.worst_case_bounds(masked, bare, masks)
+    unknown = ~masks[~(gone[0] | gone[1])].any(axis=0)
+    lowest[unknown] = highest[unknown] = np.nan
     return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest)
