@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_bytes(path: Path) -> bytes:
         raise InputError("there is no such file", **refusal) from error
     except (OSError, ValueError) as error:
         raise InputError(f"the file cannot be read ({error})", **refusal) from error
-    if not content.strip():
+    if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
         raise InputError("the file is empty", **refusal)
     return content
 
@@ -167,7 +168,7 @@ def parse_json(text: str, path: Path) -> Any:
     """Parse JSON text; the message names the line."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(
             f"this is not JSON ({error})",

@@ -61,7 +61,7 @@ def with_mask_column(rows: Sequence[dict[str, str]], factors: Sequence[str]) -> 
     ]
 
 
-FACTORS = ("search", "persona", "核对规格", "budget")
+FACTORS = ("search", "variant", "核对规格", "budget")
 """Four factor names for small gates, one of them Chinese."""
 
 
