@@ -63,7 +63,7 @@ class Comparison:
         flips = (
             ""
             if self.gained is None
-            else (f"; {self.gained} successes gained, {self.lost} lost (exact p = {self.success_p_value:.2f})")
+            else (f"; {self.gained} successes gained, {self.lost} lost (exact p = {self.success_p_value:.2g})")
         )
         return (
             f"{'simulated: ' if self.simulated else ''}equipped minus bare reward is {row.delta:+.4f}, 95 % "
@@ -81,6 +81,10 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.summary()
+
+    def key(self) -> dict[str, Any]:
+        """What makes this comparison and no other: its data (M25)."""
+        return {"sha256": self.sha256}
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain values; missing is None."""

@@ -30,6 +30,9 @@ FloatArray = NDArray[np.float64]
 RESAMPLES = 10_000
 PRIMARY = "reward"
 
+DECISION_COLUMNS = ("intervention_id", "coefficient", "std_error", "ci_low", "ci_high", "rank", "status")
+"""What stands beside every decision, wherever it is printed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -109,8 +112,9 @@ class Gate:
         """One row a rewrite: gain over the text in force with its interval (M21); empty when there are none."""
         fit, rows = self.outcomes[PRIMARY].fit, []
         for slot in self.observations.slots:
-            shown = [version for version in slot.versions if version in fit.names]
-            rows += [(slot.slot_id, shown[0], new, *fit.difference(new, shown[0])) for new in shown[1:]]
+            old, *new = slot.versions
+            shown = [version for version in new if old in fit.names and version in fit.names]
+            rows += [(slot.slot_id, old, version, *fit.difference(version, old)) for version in shown]
         return pd.DataFrame(rows, columns=["slot", "old", "new", "gain", "std_error", "ci_low", "ci_high"])
 
     def verdict(self) -> str:
@@ -120,7 +124,7 @@ class Gate:
             f"{self._label()}{len(self.selected)} of {n_slots} slots selected (K = {self.budget}); with no effect "
             f"anywhere the same rule would select about {self.chance_selected:.1f}. This exact set came back in "
             f"{self.stability.exact_set:.1%} of {self.stability.resamples} resamples; all coefficients 0: "
-            f"F test p = {fit.f_pvalue:.2f}."
+            f"F test p = {fit.f_pvalue:.2g}."
         )
 
     def _label(self) -> str:
@@ -128,14 +132,18 @@ class Gate:
 
     def summary(self) -> str:
         """The verdict, the selection table and the notes."""
-        columns = ["intervention_id", "coefficient", "std_error", "ci_low", "ci_high", "rank", "status"]
         table = self.to_frame().sort_values("coefficient", ascending=False, na_position="last")
-        table = table[[*columns, "selection_frequency", "exposure"]].round(4)
+        table = table[[*DECISION_COLUMNS, "selection_frequency", "exposure"]].round(4)
         notes = "".join(f"\nnote: {note}" for note in self.notes)
         return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{self.verdict()}{notes}"
 
     def __str__(self) -> str:
         return self.summary()
+
+    def key(self) -> dict[str, Any]:
+        """What makes this gate and no other: its data and its rule (M23)."""
+        factors = [(item.intervention_id, item.slot, item.kind) for item in self.observations.interventions]
+        return {"sha256": self.observations.sha256, "budget": self.budget, "factors": factors}
 
     def to_json(self) -> dict[str, Any]:
         """Return the record: what was measured, decided and on what; plain values, missing is None."""

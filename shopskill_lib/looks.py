@@ -32,46 +32,45 @@ def write_json(path: Path, document: Any) -> None:
         ) from error
 
 
-def freeze(path: Path, result: dict[str, Any], new_look: str = "") -> dict[str, Any]:
-    """Freeze a gate's result with the number of looks, or return the one that is frozen already.
-
-    The same result is the same look. Another result from other inputs, rule or seeds is a new look at the same
-    tasks: it needs a reason, and both stay counted.
+def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: str = "") -> dict[str, Any]:
+    """Freeze a gate's record with the number of looks that were taken at its data.
 
     Args:
         path: `gate_a.json` or `gate_b.json` of a run folder.
-        result: the record of the gate.
+        record: what the gate found.
+        key: what makes it this gate and no other: its data and its rule. The same key is the same look.
         new_look: why the data may be looked at once more; "" says that this is the first look.
 
     Returns:
-        The record with `looks`: one {result_sha256, at, reason} for each.
+        The record as frozen, with `looks`: one {key_sha256, at, reason} for each.
 
     Raises:
-        LookError: another result is frozen there and no reason is given.
+        LookError: a gate with another key is frozen there and no reason is given.
         InputError: the frozen file cannot be read.
+        OutputError: the file cannot be written.
     """
-    digest = hashlib.sha256(json.dumps(result, sort_keys=True, allow_nan=False).encode()).hexdigest()
-    looks: list[dict[str, str]] = _looks(path) if path.exists() else []
-    if looks and looks[-1]["result_sha256"] != digest and not new_look:
-        raise LookError(
-            f"another gate has been frozen here ({len(looks)} look{'s' if len(looks) > 1 else ''} so far)",
-            where=str(path),
-            allowed="one gate for these tasks and this checkpoint (M23)",
-            todo="use a new run folder for new tasks or a new checkpoint, or give new_look='<reason>'",
-        )
-    if not looks or looks[-1]["result_sha256"] != digest:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    looks = _looks(path) if path.exists() else []
+    if digest not in [look["key_sha256"] for look in looks]:
+        if looks and not new_look:
+            raise LookError(
+                f"another gate is frozen here, after {len(looks)} look{'s' if len(looks) > 1 else ''}",
+                where=str(path),
+                allowed="one gate on these tasks and this checkpoint (M23)",
+                todo="use a new run folder for new data, or give new_look a reason, which is then printed",
+            )
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        looks.append({"result_sha256": digest, "at": at, "reason": new_look or "first look"})
-    record = {**result, "looks": looks}
-    write_json(path, record)
-    return record
+        looks.append({"key_sha256": digest, "at": at, "reason": new_look or "first look"})
+    frozen = {**record, "looks": looks}
+    write_json(path, frozen)
+    return frozen
 
 
 def _looks(path: Path) -> list[dict[str, str]]:
     """Read the looks of a frozen gate."""
     try:
         looks: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))["looks"]
-        if looks and all("result_sha256" in look for look in looks):
+        if looks and all("key_sha256" in look for look in looks):
             return looks
     except (OSError, ValueError, KeyError, TypeError):
         pass

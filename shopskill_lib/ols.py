@@ -88,7 +88,7 @@ class OLSFit:
         """One printed paragraph and a table."""
         head = (
             f"OLS without intercept, {self.nobs} pairs, {len(self.names)} factors, {self.cov_type} errors; "
-            f"all coefficients 0: F = {self.fvalue:.2f}, p = {self.f_pvalue:.2f}"
+            f"all coefficients 0: F = {self.fvalue:.2f}, p = {self.f_pvalue:.2g}"
         )
         return head + "\n" + self.to_frame().round(4).to_string(index=False)
 
