@@ -18,9 +18,10 @@ from shopskill_lib.sources import read_columns, read_interventions
 
 Writer = Callable[..., Path]
 Rows = list[dict[str, str]]
+Change = Callable[[Rows], object]
 
 
-def put(row: int, column: str, cell: str) -> Callable[[Rows], None]:
+def put(row: int, column: str, cell: str) -> Change:
     """A change of one cell."""
 
     def change(rows: Rows) -> None:
@@ -29,7 +30,7 @@ def put(row: int, column: str, cell: str) -> Callable[[Rows], None]:
     return change
 
 
-def copy_column(source: str, target: str, flip: bool = False) -> Callable[[Rows], None]:
+def copy_column(source: str, target: str, flip: bool = False) -> Change:
     def change(rows: Rows) -> None:
         for row in rows:
             row[target] = str(1 - int(row[source])) if flip else row[source]
@@ -37,7 +38,7 @@ def copy_column(source: str, target: str, flip: bool = False) -> Callable[[Rows]
     return change
 
 
-def set_column(column: str, cell: str) -> Callable[[Rows], None]:
+def set_column(column: str, cell: str) -> Change:
     def change(rows: Rows) -> None:
         for row in rows:
             row[column] = cell
@@ -45,7 +46,7 @@ def set_column(column: str, cell: str) -> Callable[[Rows], None]:
     return change
 
 
-def drop(column: str) -> Callable[[Rows], None]:
+def drop(column: str) -> Change:
     def change(rows: Rows) -> None:
         for row in rows:
             del row[column]
@@ -53,7 +54,7 @@ def drop(column: str) -> Callable[[Rows], None]:
     return change
 
 
-def component(row: int) -> Callable[[Rows], None]:
+def component(row: int) -> Change:
     """Add r_strict columns equal to the reward, but for one row."""
 
     def change(rows: Rows) -> None:
@@ -64,7 +65,7 @@ def component(row: int) -> Callable[[Rows], None]:
     return change
 
 
-BAD_CELLS: dict[str, tuple[Callable[[Rows], None], type[ShopskillError], str]] = {
+BAD_CELLS: dict[str, tuple[Change, type[ShopskillError], str]] = {
     "nan": (put(2, "reward", "NaN"), InputError, r"reward is 'NaN' at task 0003"),
     "inf": (put(2, "bare_reward", "-inf"), InputError, r"bare_reward is '-inf' at task 0003"),
     "text": (put(2, "reward", "error"), InputError, r"column reward: reward is 'error' at task 0003"),
@@ -424,7 +425,7 @@ def test_a_bad_contributions_row_is_refused(write: Writer, change: dict[str, Any
         read_observations(write(contributions(table), "contributions.json"))
 
 
-def lose(masked: list[int], bare: list[int]) -> Callable[[Rows], None]:
+def lose(masked: list[int], bare: list[int]) -> Change:
     """Empty the rewards of these rows."""
 
     def change(rows: Rows) -> None:
