@@ -106,7 +106,7 @@ def differences(comparison: Comparison) -> Figure:
         figure, panels = plt.subplots(
             1,
             len(parts),
-            figsize=(4.4 + 3.6 * (len(parts) - 1), 1.5 + 0.36 * max(len(part) for part, _, _ in parts)),
+            figsize=(5.6 + 3.6 * (len(parts) - 1), 1.5 + 0.36 * max(len(part) for part, _, _ in parts)),
             squeeze=False,
             layout="constrained",
         )

@@ -10,15 +10,15 @@ from nbconvert import HTMLExporter
 from shopskill_lib.errors import OutputError
 
 STYLE = """
-body { font: 16px/1.5 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 16px/1.5 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1b; }
 nav { border-bottom: 1px solid #bbb; padding-bottom: .6rem; margin-bottom: 1.5rem; }
 nav a { margin-right: 1.2rem; }
 section { border-bottom: 1px solid #bbb; padding-bottom: 1.5rem; margin-bottom: 1.5rem; }
-pre { background: #f6f6f4; padding: .5rem .8rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
-.jp-OutputArea pre { background: none; padding-left: 0; }
-table { border-collapse: collapse; font-size: .82rem; margin: .5rem 0; }
-th, td { border-bottom: 1px solid #ddd; padding: .2rem .6rem; text-align: right; vertical-align: top; }
+pre { background: #f6f6f4; padding: .5rem .8rem; white-space: pre-wrap; font-size: .82rem; line-height: 1.4; }
+table { border-collapse: collapse; font-size: .78rem; margin: .5rem 0; }
+table.dataframe { border: 0; }
+th, td { border: 0; border-bottom: 1px solid #ddd; padding: .2rem .5rem; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 div.jp-RenderedHTMLCommon { overflow-x: auto; }
 img, svg { max-width: 100%; height: auto; }

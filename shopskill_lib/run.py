@@ -8,6 +8,7 @@ import difflib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import papermill
 import yaml
 
 from shopskill_lib import report
-from shopskill_lib.errors import InputError, OutputError, ParameterError, ShopskillError
+from shopskill_lib.errors import InputError, NotebookError, OutputError, ParameterError
 from shopskill_lib.looks import write_json
 from shopskill_lib.sources import read_bytes
 
@@ -27,10 +28,6 @@ PATHS = ("observations", "interventions")
 """Parameters that name a file: relative to where the command is typed, handed on relative to the run folder."""
 
 PACKAGES = ("jupyterlab", "papermill", "pandas", "numpy", "scipy", "statsmodels", "matplotlib", "seaborn", "nbval")
-
-
-class NotebookError(ShopskillError):
-    """A notebook stopped at an error that is not one of ours."""
 
 
 def project() -> Path:
@@ -211,13 +208,18 @@ def _run_notebook(notebook: Path, run_dir: Path, parameters: Mapping[str, Scalar
             parameters=dict(parameters),
             cwd=str(run_dir),
             progress_bar=False,
+            extra_arguments=["--log-level=ERROR"],
         )
     except papermill.PapermillExecutionError as error:
+        ours = re.fullmatch(r"(.*)\. Allowed: (.*)\. What to do: (.*)\.", error.evalue, flags=re.DOTALL)
+        found, allowed, todo = (
+            ours.groups() if ours else (f"{error.ename}: {error.evalue}", "cells that run", "mend it")
+        )
         raise NotebookError(
-            f"{error.ename}: {error.evalue}",
+            found,
             where=f"notebook {notebook.stem}, cell {error.exec_count}",
-            allowed="cells that run",
-            todo=f"open {run_dir / notebook.name} to see the cell; finished work is kept",
+            allowed=allowed,
+            todo=f"{todo}; the cell stands in {run_dir / notebook.name}, finished work is kept",
         ) from error
 
 

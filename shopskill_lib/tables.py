@@ -7,7 +7,7 @@ from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
 
 DIGITS = 4
 
-STABILITY = ("selection_frequency", "sign_probability", "rank_low", "rank_high", "exposure")
+STABILITY = ("selection_frequency", "sign_probability", "rank_95", "exposure")
 BOUNDS = ("worst_low", "worst_high")
 
 
@@ -20,10 +20,9 @@ def asked(gate: Gate) -> pd.DataFrame:
         "SHA-256 of the file": seen.sha256[:16],
         "tasks": str(int(seen.tasks.max()) + 1),
         "pairs": str(len(seen.task_ids)),
-        "episodes paid for": f"{episodes} (one masked and one bare a pair; a reused bare run was paid before)",
+        "episodes": f"{episodes} (a masked and a bare one a pair)",
         "factors, slots": f"{len(seen.interventions)}, {len(seen.slots)}",
         "budget K": str(gate.budget),
-        "outcomes": ", ".join(gate.outcomes),
         "bare reward": f"{gate.outcomes[PRIMARY].bare_mean:.{DIGITS}f}",
         "masked reward": f"{gate.outcomes[PRIMARY].masked_mean:.{DIGITS}f}",
     }
@@ -64,6 +63,8 @@ def selection(gate: Gate) -> pd.DataFrame:
     The index `#` is the column of the mask; figures label factors whose ids they cannot print by it.
     """
     frame = gate.to_frame()
+    interval = zip(frame["rank_low"], frame["rank_high"], strict=True)
+    frame["rank_95"] = ["-" if pd.isna(low) else f"{low} to {high}" for low, high in interval]
     frame.index = pd.RangeIndex(1, len(frame) + 1, name="#")
     columns = [name for name in (*DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
     return frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
