@@ -148,7 +148,7 @@ def compare_paired(
 
 
 def _keyed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Index an arm's numeric metrics by comparable task id and sample."""
+    """Index an arm's numeric and true-or-false metrics by comparable task id and sample."""
     if "task_id" not in frame or PRIMARY not in frame:
         raise InputError(
             f"columns are {', '.join(map(str, frame.columns[:12]))}",
@@ -158,7 +158,9 @@ def _keyed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
         )
     tasks = [normal_id(str(task_id)) for task_id in frame["task_id"]]
     samples = frame["sample"] if "sample" in frame else np.zeros(len(frame), dtype=np.int64)
-    metrics = frame.select_dtypes("number").drop(columns=["task_id", "sample"], errors="ignore").astype(np.float64)
+    metrics = (
+        frame.select_dtypes(["number", "bool"]).drop(columns=["task_id", "sample"], errors="ignore").astype(np.float64)
+    )
     keyed = metrics.set_axis(pd.MultiIndex.from_arrays([tasks, samples], names=["task", "sample"]))
     repeated = keyed.index[keyed.index.duplicated()]
     infinite = np.isinf(keyed.to_numpy()).any(axis=1)
