@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from numpy.typing import NDArray
 from scipy import stats
+from statsmodels.regression.linear_model import OLS, RegressionResults, RegressionResultsWrapper
 
 from shopskill_lib.errors import DesignError
 
@@ -118,7 +118,7 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
     """
     X = masks.astype(np.float64)
     _refuse_lower_rank(X)
-    ordinary = sm.OLS(delta, X).fit()
+    ordinary = OLS(delta, X).fit()
     n_tasks = len(np.unique(tasks))
     if n_tasks < len(tasks):
         if n_tasks < 2:
@@ -149,7 +149,7 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
     )
 
 
-def _joint(ordinary: sm.regression.linear_model.RegressionResultsWrapper) -> tuple[float, float]:
+def _joint(ordinary: RegressionResultsWrapper) -> tuple[float, float]:
     """Classical F test that all coefficients are 0; (0, 1) without any difference, (inf, 0) without residuals."""
     if not np.any(ordinary.model.endog):
         return 0.0, 1.0
@@ -158,7 +158,7 @@ def _joint(ordinary: sm.regression.linear_model.RegressionResultsWrapper) -> tup
     return float(ordinary.fvalue), float(ordinary.f_pvalue)
 
 
-def _wald_pvalue(robust: sm.regression.linear_model.RegressionResults) -> float | None:
+def _wald_pvalue(robust: RegressionResults) -> float | None:
     """Joint test with the robust covariance, where that covariance can be inverted."""
     covariance = np.asarray(robust.cov_params())
     if np.linalg.matrix_rank(covariance) < len(covariance):

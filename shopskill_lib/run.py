@@ -1,24 +1,30 @@
 """A run is a folder that the notebooks fill one after the other: parameters, papermill, provenance.
 
-Notebooks call `folder` for the place they write to; `execute` runs them there with checked parameters.
+This is also the command `shopskill run`, kept apart from the others because papermill takes a second to import.
 """
 
+import argparse
 import ast
 import difflib
 import importlib.metadata
+import json
 import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pandas as pd
 import papermill
 import yaml
 
 from shopskill_lib import report
-from shopskill_lib.errors import InputError, NotebookError, OutputError, ParameterError
+from shopskill_lib.console import Parser, respond
+from shopskill_lib.errors import InputError, NotebookError, ParameterError
+from shopskill_lib.folders import folder, project
 from shopskill_lib.looks import write_json
 from shopskill_lib.sources import read_bytes
 
@@ -28,43 +34,6 @@ PATHS = ("observations", "interventions")
 """Parameters that name a file: relative to where the command is typed, handed on relative to the run folder."""
 
 PACKAGES = ("jupyterlab", "papermill", "pandas", "numpy", "scipy", "statsmodels", "matplotlib", "seaborn", "nbval")
-
-
-def project() -> Path:
-    """Return the project's root: the nearest folder above the working folder that holds `notebooks/`.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    here = Path.cwd()
-    for place in (here, *here.parents):
-        if (place / "notebooks").is_dir() and (place / "shopskill_lib").is_dir():
-            return place
-    raise ParameterError(
-        "there is no project around it",
-        where=f"working folder {here}",
-        allowed="a folder inside the project",
-        todo="change into the project, or give run_dir",
-    )
-
-
-def folder(run_dir: str) -> Path:
-    """Return the run folder a notebook writes to, made if needed.
-
-    Args:
-        run_dir: the folder, relative to the working folder; "" for `outputs/embedded` of the project.
-    """
-    path = Path(run_dir) if run_dir else project() / "outputs" / "embedded"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"the run folder cannot be made ({error.strerror})",
-            where=str(path),
-            allowed="a folder that you may write",
-            todo="choose another run folder",
-        ) from error
-    return path
 
 
 def notebooks() -> dict[str, Path]:
@@ -235,3 +204,30 @@ def _provenance() -> dict[str, object]:
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
+
+
+def _parser() -> Parser:
+    """Describe the command."""
+    parser = Parser(prog="shopskill run", description="run the notebooks with a YAML of parameters")
+    parser.add_argument("parameters", type=Path, metavar="PARAMS", help="flat YAML, for example params/embedded.yaml")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, as 03_gate_a")
+    parser.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; default outputs/<PARAMS>")
+    parser.set_defaults(command=_run)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> str:
+    """Run the notebooks; answer with the selection table, the verdicts and the report's place."""
+    place = execute(options.parameters, options.only, options.overrides, options.out)
+    lines = []
+    if (place / "selection.csv").exists():
+        table = pd.read_csv(place / "selection.csv", index_col=0, dtype={"rank": "Int64"})
+        lines.append(table.to_string(na_rep="-"))
+    records = [place / name for name in ("gate_a.json", "gate_b.json") if (place / name).exists()]
+    lines += [json.loads(record.read_text(encoding="utf-8"))["verdict"] for record in records]
+    return "\n".join([*lines, f"report: {place / 'report.html'}"])
+
+
+if __name__ == "__main__":
+    sys.exit(respond(_parser()))

@@ -14,6 +14,8 @@ LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
     "errors",
+    "console",
+    "folders",
     "sources",
     "masks",
     "ols",
@@ -42,7 +44,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"run"},
-    "argparse": {"cli"},
+    "argparse": {"console", "cli", "run"},
 }
 """Packages that only one module may import."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import papermill
 import pytest
 
-from shopskill_lib import run
+from shopskill_lib import folders, run
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab import planted
 
@@ -171,10 +171,10 @@ def test_error_in_a_notebook_is_one_message_and_keeps_what_is_finished(simulated
 def test_run_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(OutputError, match="run folder"):
-        run.folder(str(tmp_path / "file" / "run"))
+        folders.folder(str(tmp_path / "file" / "run"))
 
 
 def test_outside_the_project_there_is_no_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParameterError, match="no project"):
-        run.folder("")
+        folders.folder("")
