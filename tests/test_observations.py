@@ -69,6 +69,7 @@ BAD_CELLS: dict[str, tuple[Change, type[ShopskillError], str]] = {
     "nan": (put(2, "reward", "NaN"), InputError, r"reward is 'NaN' at task 0003"),
     "inf": (put(2, "bare_reward", "-inf"), InputError, r"bare_reward is '-inf' at task 0003"),
     "text": (put(2, "reward", "error"), InputError, r"column reward: reward is 'error' at task 0003"),
+    "underscore": (put(2, "reward", "1_0"), InputError, r"reward is '1_0' at task 0003"),
     "decimal comma": (put(2, "reward", '"0,5"'), InputError, r"reward is '0,5' at task 0003"),
     "reward unlike r_strict": (component(4), InputError, r"reward is \d but r_strict is 0.5 at task 0005"),
     "r_strict missing": (
