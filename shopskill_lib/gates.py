@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from shopskill_lib import masks, ols, resampling, selection
 from shopskill_lib.comparison import Comparison, compare_paired
-from shopskill_lib.errors import ParameterError
-from shopskill_lib.observations import Observations, plain_rows, read_comparison, read_observations
+from shopskill_lib.errors import DesignError, ParameterError
+from shopskill_lib.observations import Observations, design_report, plain_rows, read_comparison, read_observations
 
 __all__ = [
     "Comparison",
@@ -203,33 +203,21 @@ def fit_gate(
 
     Raises:
         ParameterError: the budget or the number of resamples is out of range.
-        DesignError: a row alone determines an effect.
+        DesignError: a row alone determines an effect, or most resamples cannot be fitted.
     """
     if resamples < 100:
         raise ParameterError(f"resamples is {resamples}", where="resamples", allowed="at least 100", todo="give 10000")
-    items, slots = observations.interventions, observations.slots
-    K, notes = selection.resolve_budget(observations.budget if budget is None else budget, len(slots))
+    items = observations.interventions
+    K, notes = selection.resolve_budget(observations.budget if budget is None else budget, len(observations.slots))
     shown = observations.masks.sum(axis=0) > 0
-    fitted_masks = observations.masks[:, shown]
-    names = [factor for factor, flag in zip(observations.factors, shown, strict=True) if flag]
-    outcomes = {
-        name: Outcome(
-            ols.fit(observations.delta(name), fitted_masks, names, observations.tasks),
-            float(observations.masked[name].mean()),
-            float(observations.bare[name].mean()),
-        )
-        for name in observations.masked
-    }
+    outcomes = {name: _fit_outcome(observations, name, shown) for name in observations.masked}
     fit = outcomes[PRIMARY].fit
     decisions, selected = selection.select(_spread(fit.params[None, :], shown)[0], items, K)
-    drawn = resampling.bootstrap_coefficients(
-        observations.delta(PRIMARY), fitted_masks, observations.tasks, resamples, analysis_seed
-    )
     rule = selection.Rule(items, K)
+    drawn = resampling.bootstrap_coefficients(
+        observations.delta(PRIMARY), observations.masks[:, shown], observations.tasks, resamples, analysis_seed
+    )
     chosen = np.array([factor in selected for factor in observations.factors])
-    ids = list(observations.factors)
-    ordered = observations.masks[:, [ids.index(version) for slot in slots for version in slot.versions]]
-    lost = resamples - len(drawn)
     return Gate(
         observations=observations,
         budget=K,
@@ -238,15 +226,17 @@ def fit_gate(
         selected=selected,
         stability=resampling.stability(_spread(drawn, shown), chosen, rule),
         chance_selected=_chance_selected(fit, shown, rule, analysis_seed),
-        design=masks.report(ordered, slots),
-        resamples_lost=lost,
-        notes=(
-            *observations.notes,
-            *notes,
-            *((f"{lost} of {resamples} resamples had masks of lower rank and are left out",) if lost else ()),
-            *_missing_notes(observations),
-        ),
+        design=design_report(observations.masks, items),
+        resamples_lost=resamples - len(drawn),
+        notes=(*observations.notes, *notes, *_lost_notes(resamples, len(drawn)), *_missing_notes(observations)),
     )
+
+
+def _fit_outcome(observations: Observations, name: str, shown: NDArray[np.bool_]) -> Outcome:
+    """Fit M19 to one outcome on the factors that are shown."""
+    names = [factor for factor, flag in zip(observations.factors, shown, strict=True) if flag]
+    fit = ols.fit(observations.delta(name), observations.masks[:, shown], names, observations.tasks)
+    return Outcome(fit, float(observations.masked[name].mean()), float(observations.bare[name].mean()))
 
 
 def _spread(coefficients: FloatArray, shown: NDArray[np.bool_]) -> FloatArray:
@@ -261,6 +251,22 @@ def _chance_selected(fit: ols.OLSFit, shown: NDArray[np.bool_], rule: selection.
     rng = np.random.default_rng(seed)
     draws = rng.multivariate_normal(np.zeros(len(fit.params)), fit.cov_params, size=RESAMPLES, method="eigh")
     return float(rule(_spread(draws, shown))[1].sum(axis=1).mean())
+
+
+def _lost_notes(asked: int, used: int) -> tuple[str, ...]:
+    """Say how many resamples could not be fitted; refuse when hardly any could.
+
+    Raises:
+        DesignError: fewer than half of the resamples have masks of full rank.
+    """
+    if used < asked / 2:
+        raise DesignError(
+            f"only {used} of {asked} resamples of the tasks have masks of full rank",
+            where="bootstrap of the selection",
+            allowed="enough tasks that most resamples can be fitted",
+            todo="add tasks, or leave out factors",
+        )
+    return (f"{asked - used} of {asked} resamples had masks of lower rank and are left out",) if used < asked else ()
 
 
 def _missing_notes(observations: Observations) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shopskill_lib import cells, checks
 from shopskill_lib.errors import DesignError, MissingError, ParameterError
-from shopskill_lib.masks import Slot, report
+from shopskill_lib.masks import DesignReport, Slot, report
 from shopskill_lib.sources import Columns, Intervention, read_columns, read_interventions
 
 FloatArray = NDArray[np.float64]
@@ -223,6 +223,12 @@ def _slots(interventions: Sequence[Intervention]) -> tuple[Slot, ...]:
     )
 
 
+def design_report(masks: IntArray, interventions: Sequence[Intervention]) -> DesignReport:
+    """Report the health of (n, K) masks whose columns are these interventions."""
+    slots, ids = _slots(interventions), [item.intervention_id for item in interventions]
+    return report(masks[:, [ids.index(version) for slot in slots for version in slot.versions]], slots)
+
+
 def _refuse_versions_together(
     masks: IntArray, factors: tuple[Intervention, ...], task_ids: Sequence[str], path: Path
 ) -> None:
@@ -249,8 +255,7 @@ def _refuse_design(masks: IntArray, factors: tuple[Intervention, ...], path: Pat
             allowed="at least one factor shown, and 2 pairs a factor",
             todo="add tasks, or leave out factors",
         )
-    slots, ids = _slots(factors), [item.intervention_id for item in factors]
-    health = report(masks[:, [ids.index(version) for slot in slots for version in slot.versions]], slots)
+    health = design_report(masks, factors)
     if health.aliased:
         present = ", ".join(health.absent_missing)
         raise DesignError(
