@@ -1,8 +1,10 @@
 """Shared fixtures: the folder of published data, and builders of small gate files."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from shopskill_lib.masks import Slot, assign
 
 GateWriter = Callable[..., Path]
+Writer = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +62,11 @@ def with_mask_column(rows: Sequence[dict[str, str]], factors: Sequence[str]) -> 
         | {name: cell for name, cell in row.items() if name not in factors and name != "task_id"}
         for row in rows
     ]
+
+
+def write_interventions(write: Writer, *items: dict[str, Any]) -> Path:
+    """Write an interventions file with `write`."""
+    return write(json.dumps(list(items), ensure_ascii=False), "interventions.json")
 
 
 FACTORS = ("search", "variant", "核对规格", "budget")

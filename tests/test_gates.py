@@ -105,6 +105,21 @@ def test_a_never_shown_factor_end_to_end(gate_csv: GateWriter) -> None:
     assert "never_shown" in str(gate)
 
 
+def test_several_rows_a_task_are_clustered_and_resampled_together(gate_csv: GateWriter) -> None:
+    """Every pair written twice as two samples: the same coefficients and the same resamples as once."""
+
+    def twice(rows: list[dict[str, str]]) -> None:
+        rows[:] = [row | {"sample": sample} for row in rows for sample in ("0", "1")]
+
+    once = fit_gate(read_observations(gate_csv()), resamples=200)
+    both = fit_gate(read_observations(gate_csv(change=twice)), resamples=200)
+    assert (both.to_json()["n_pairs"], both.to_json()["n_tasks"]) == (200, 100)
+    assert both.outcomes["reward"].fit.cov_type == "cluster"
+    assert both.coefficients() == pytest.approx(once.coefficients(), abs=1e-12)
+    assert both.stability.selection_frequency.tolist() == once.stability.selection_frequency.tolist()
+    assert both.outcomes["reward"].fit.bse == pytest.approx(once.outcomes["reward"].fit.bse, rel=0.1)
+
+
 FAMILY = [
     {"intervention_id": "old", "kind": "current"},
     {"intervention_id": "new-1", "logical_chunk_id": "old", "kind": "candidate", "operation": "REWRITE"},
