@@ -276,5 +276,6 @@ def _missing_notes(observations: Observations) -> tuple[str, ...]:
         return ()
     arms = (f"{arm} {', '.join(ids) or 'none'}" for arm, ids in (("masked", missing.masked), ("bare", missing.bare)))
     return (
-        f"missing episodes left out (M20): {'; '.join(arms)}; worst_low and worst_high bound what the fit on all pairs could have been",
+        f"missing episodes left out (M20): {'; '.join(arms)}; "
+        "worst_low and worst_high bound what the fit on all pairs could have been",
     )
