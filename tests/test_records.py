@@ -17,8 +17,9 @@ from shopskill_lib.records import (
 
 TASK = Task(
     task_id="7", split="val", instruction="A red cup, no more than $5.",
-    instruction_simple="A cup, no more than $5.", persona={"preferences": {"color": ["red"]}}, attributes=("red",),
-    options=(RequiredOption("size", "250 ml"),), price_upper=5.0, gold_asin="1", category="Home›Cup",
+    instruction_simple="A cup, no more than $5.", persona={"preferences": {"color": ["red"]}},
+    attributes=("red",), options=(RequiredOption("size", "250 ml"),),
+    price_upper=5.0, gold_asin="1", category="Home›Cup",
 )
 PRICE = PriceResolution(status="pass", method="single_listing_price", price=4.5)
 EXAMPLES: list[Record] = [
@@ -28,7 +29,8 @@ EXAMPLES: list[Record] = [
     PRICE,
     Purchase(asin="1", title="Cup", category="Home›Cup", options={"size": "250 ml"}, price=PRICE),
     RewardDetail(reward_version="v", termination_reason="action_limit", r_type=0, r_att=0, r_option=0,
-                 r_price=0, r_loose=0, r_strict=0, r_success=0, target_asin_match=False, price_verifiable=False),
+                 r_price=0, r_loose=0, r_strict=0, r_success=0, target_asin_match=False,
+                 price_verifiable=False),
 ]
 
 

@@ -132,7 +132,10 @@ def test_attributes(wanted: str, found: bool) -> None:
 def test_attributes_with_other_numbers_are_others() -> None:
     bank = changed(attributes=("20000mAh",), title="充电宝")
     assert has_attribute(bank, "20000MAH") and not has_attribute(bank, "10000mAh")
-    assert not has_attribute(changed(attributes=("wireless",), title="Mouse"), "wireless charging")
+    mouse = changed(attributes=("wireless", "energy class two", "rounded edge"), title="Mouse")
+    assert not has_attribute(mouse, "wireless charging")
+    assert not has_attribute(mouse, "energy class one")
+    assert has_attribute(mouse, "rounded edges")
 
 
 def test_kinds_of_product() -> None:

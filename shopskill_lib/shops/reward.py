@@ -21,7 +21,7 @@ from shopskill_lib.text import contains, key, normalise, numbers, similarity, to
 REWARD_VERSION = "shopskill-reward-v1"
 
 ATTRIBUTE_SIMILARITY = 85
-"""Attributes more alike than this (0-100) count as the same, where their numbers agree."""
+"""Attributes whose differing words are more alike than this (0-100) count as the same, numbers apart."""
 
 TITLE_SHARE = 0.2
 """Share of gold's title terms above which titles are of one kind; the score where gold's has no terms."""
@@ -129,15 +129,20 @@ def _nodes(path: str) -> list[str]:
 
 
 def has_attribute(product: Product, wanted: str) -> bool:
-    """Tell whether a product has a required attribute: in its words, or nearly so with the same numbers."""
+    """Tell whether a product has a required attribute, in its words or nearly so."""
     phrase = normalise(wanted)
     texts = [normalise(text) for text in (product.title, product.description, *product.attributes)]
     if any(contains(text, phrase) for text in texts):
         return True
-    return any(
-        similarity(wanted, attribute) > ATTRIBUTE_SIMILARITY and numbers(wanted) == numbers(attribute)
-        for attribute in product.attributes
-    )
+    return any(_nearly_same(wanted, attribute) for attribute in product.attributes)
+
+
+def _nearly_same(wanted: str, attribute: str) -> bool:
+    """Tell whether two attributes have the same numbers, and the same words but for their spelling."""
+    left, right = set(words(wanted)), set(words(attribute))
+    if numbers(wanted) != numbers(attribute):
+        return False
+    return similarity(" ".join(left - right), " ".join(right - left)) > ATTRIBUTE_SIMILARITY
 
 
 def has_option(chosen: dict[str, str], wanted: RequiredOption) -> bool:
