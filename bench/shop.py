@@ -48,9 +48,9 @@ def measure(shop: EmbeddedShop, tasks: list[Task], kind: str) -> str:
         episode(shop, task, task.instruction if kind == "instruction" else good, times)
     steps = [seconds for found in times.values() for seconds in found]
     search, click = (statistics.median(times[name]) for name in ("search", "click["))
-    p99 = statistics.quantiles(steps, n=100)[-1]
-    return (f"  {kind:12} median step {1e3 * statistics.median(steps):.3f} ms, mean {1e3 * statistics.fmean(steps):.3f}"
-            f", p99 {1e3 * p99:.3f}; median search {1e3 * search:.3f}, click {1e3 * click:.3f} ms")
+    median, mean, p99 = statistics.median(steps), statistics.fmean(steps), statistics.quantiles(steps, n=100)[-1]
+    return (f"  {kind:12} median step {1e3 * median:.3f} ms, mean {1e3 * mean:.3f}, p99 {1e3 * p99:.3f};"
+            f" median search {1e3 * search:.3f}, click {1e3 * click:.3f} ms")
 
 
 def threads(shop: EmbeddedShop, tasks: list[Task]) -> str:
@@ -86,7 +86,7 @@ def run(products: int, language: Language) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description="Speed of the embedded shop.")
     parser.add_argument("--products", type=int, nargs="+", default=[20_000, 200_000])
     parser.add_argument("--million", action="store_true")
     options = parser.parse_args()
