@@ -23,14 +23,18 @@ from shopskill_lib.shops.generator import generate_catalogue
 EPISODES = 200
 
 
-def episode(shop: EmbeddedShop, task: Task, query: str, times: dict[str, list[float]]) -> None:
+Times = dict[str, list[tuple[float, float]]]
+"""First letters of the action -> (wall, processor) seconds of each step."""
+
+
+def episode(shop: EmbeddedShop, task: Task, query: str, times: Times) -> None:
     """Search, turn the page, open a product, choose its options, buy; note the seconds of every step."""
     session = shop.reset(task)
 
     def step(action: str) -> list[str]:
-        start = time.perf_counter()
+        wall, processor = time.perf_counter(), time.thread_time()
         page = session.step(action)
-        times[action[:6]].append(time.perf_counter() - start)
+        times[action[:5]].append((time.perf_counter() - wall, time.thread_time() - processor))
         return page.state["actions"]
 
     step(f"search[{query}]")
@@ -41,20 +45,23 @@ def episode(shop: EmbeddedShop, task: Task, query: str, times: dict[str, list[fl
     step("click[buy now]")
 
 
+def medians(steps: list[tuple[float, float]]) -> str:
+    wall, processor = (1e3 * statistics.median(found) for found in zip(*steps, strict=True))
+    return f"{wall:.3f} ms ({processor:.3f} of processor)"
+
+
 def measure(shop: EmbeddedShop, tasks: list[Task], kind: str) -> str:
-    times: dict[str, list[float]] = {"search": [], "click[": []}
+    times: Times = {"searc": [], "click": []}
     for task in tasks:
         good = f"{task.category.split('›')[-1]} {' '.join(task.attributes)}"
         episode(shop, task, task.instruction if kind == "instruction" else good, times)
-    steps = [seconds for found in times.values() for seconds in found]
-    search, click = (statistics.median(times[name]) for name in ("search", "click["))
-    median, mean, p99 = statistics.median(steps), statistics.fmean(steps), statistics.quantiles(steps, n=100)[-1]
-    return (f"  {kind:12} median step {1e3 * median:.3f} ms, mean {1e3 * mean:.3f}, p99 {1e3 * p99:.3f};"
-            f" median search {1e3 * search:.3f}, click {1e3 * click:.3f} ms")
+    steps = [found for kinds in times.values() for found in kinds]
+    parts = {"step": steps, "search": times["searc"], "click": times["click"]}
+    return f"  {kind:12} median " + "; ".join(f"{name} {medians(found)}" for name, found in parts.items())
 
 
 def threads(shop: EmbeddedShop, tasks: list[Task]) -> str:
-    times: dict[str, list[float]] = {"search": [], "click[": []}
+    times: Times = {"searc": [], "click": []}
     start = time.perf_counter()
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda task: episode(shop, task, task.instruction, times), tasks))

@@ -37,6 +37,8 @@ _HEAP = 2_000_000_000  # bytes the writer may fill before it would begin a secon
 _MANIFEST = "manifest.json"
 _MODEL = re.compile(r"(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]+")
 
+_Clause = tuple[tantivy.Occur, tantivy.Query]
+
 
 class SearchIndex:
     """An opened index over the products of one catalogue."""
@@ -46,20 +48,33 @@ class SearchIndex:
         self._schema = index.schema
         self._searcher = index.searcher()
         self._ids = list(catalogue.products)
+        self._known: dict[str, list[_Clause]] = {}
 
     def search(self, query: str) -> list[str]:
         """Return the ids of the best products, best first, at most ``TOP_K``; none without tokens."""
         found = list(dict.fromkeys(tokens(query)))[:MAX_QUERY_TOKENS]
-        if not found:
+        clauses = [clause for token in found for clause in self._clauses(token)]
+        if not clauses:
             return []
-        should = tantivy.Occur.Should
-        clauses = [(should, self._clause(field, token)) for token in found for field in FIELD_WEIGHTS]
         hits = self._searcher.search(tantivy.Query.boolean_query(clauses), TOP_K, count=False).hits
         return [self._ids[address.doc] for _, address in hits]
 
-    def _clause(self, field: str, token: str) -> tantivy.Query:
+    def _clauses(self, token: str) -> list[_Clause]:
+        """Return what a token asks of the fields that have it; kept for the words of the catalogue."""
+        clauses = self._known.get(token)
+        if clauses is None:
+            clauses = [
+                (tantivy.Occur.Should, self._term(field, token, weight))
+                for field, weight in FIELD_WEIGHTS.items()
+                if self._searcher.doc_freq(field, token)
+            ]
+            if clauses:
+                self._known[token] = clauses
+        return clauses
+
+    def _term(self, field: str, token: str, weight: float) -> tantivy.Query:
         term = tantivy.Query.term_query(self._schema, field, token, index_option="freq")
-        return tantivy.Query.boost_query(term, FIELD_WEIGHTS[field])
+        return tantivy.Query.boost_query(term, weight)
 
 
 def open_index(catalogue: Catalogue, cache: Path) -> SearchIndex:
