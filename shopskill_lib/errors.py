@@ -6,6 +6,7 @@
     ├── MissingError        pairs that are missing in a way METHOD M20 does not admit
     ├── ParameterError      a parameter or option of an unknown name, a wrong type or a value out of range
     ├── LookError           a further look at data that has been used once (METHOD M23)
+    ├── NotebookError       a notebook that stopped at an error
     └── OutputError         a place that cannot be written
 
 A bad set-up is an exception of this tree; a bad rollout is data and never raises.
@@ -45,6 +46,10 @@ class ParameterError(ShopskillError):
 
 class LookError(ShopskillError):
     """A further look at data that has been used once (METHOD M23)."""
+
+
+class NotebookError(ShopskillError):
+    """A notebook that stopped at an error; what was finished before it is kept."""
 
 
 class OutputError(ShopskillError):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.records import Product, Task
-from shopskill_lib.shops import Session, Shop, StepResult, pages
+from shopskill_lib.shops import pages
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop, parse_action
+from shopskill_lib.shops.protocol import Session, Shop, StepResult
 from shopskill_lib.shops.search import MAX_QUERY_TOKENS, open_index
 
 

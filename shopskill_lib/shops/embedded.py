@@ -11,9 +11,10 @@ from typing import get_args
 
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.records import Ending, Feedback, Product, Purchase, RewardDetail, Task
-from shopskill_lib.shops import StepResult, pages
+from shopskill_lib.shops import pages
 from shopskill_lib.shops.budget import BUDGET_VERSION
 from shopskill_lib.shops.catalog import Catalogue
+from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.shops.reward import REWARD_VERSION, resolve_price, score_nothing, score_purchase
 from shopskill_lib.shops.search import SEARCH_VERSION, TOP_K, open_index
 from shopskill_lib.text import key, tidy

@@ -1,0 +1,85 @@
+"""The `shopskill` command: one line a command."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from shopskill_lib import gates
+from shopskill_lib.console import Parser, respond
+from shopskill_lib.lab import planted
+from shopskill_lib.looks import write_json
+
+
+def main() -> int:
+    """Run one command; 0 when it did its work, 2 when it could not."""
+    if sys.argv[1:2] == ["run"]:
+        return subprocess.run([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]], check=False).returncode
+    return respond(_parser())
+
+
+def _parser() -> Parser:
+    """Describe the commands."""
+    parser = Parser(prog="shopskill", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    gate = commands.add_parser("gate", help="effects, uncertainty and selection from masked and bare pairs")
+    gate.add_argument("file", type=Path, help="CSV of pairs, or a ShopSimRL contributions.json")
+    gate.add_argument("--interventions", type=Path, metavar="JSON", help="ids, slots and kinds of the mask's columns")
+    gate.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
+    gate.add_argument(
+        "--max-missing", type=float, default=0.0, metavar="SHARE", help="share of pairs that may be missing"
+    )
+    gate.set_defaults(command=_gate)
+
+    compare = commands.add_parser("compare", help="paired comparison of equipped and bare runs")
+    compare.add_argument("file", type=Path, help="CSV with bare_x and equipped_x columns")
+    compare.set_defaults(command=_compare)
+
+    for command in (gate, compare):
+        command.add_argument("--resamples", type=int, default=10_000, help="bootstrap resamples")
+        command.add_argument("--analysis-seed", type=int, default=0, help="seed of the bootstrap")
+        command.add_argument("--json", metavar="OUT", help="write the record there; - prints it instead of the table")
+
+    simulate = commands.add_parser("simulate-observations", help="simulated pairs from planted effects")
+    simulate.add_argument("--seed", type=int, required=True)
+    simulate.add_argument("--tasks", type=int, default=400, help="tasks in each split")
+    simulate.add_argument("--out", type=Path, default=Path("outputs/embedded"), help="run folder")
+    simulate.set_defaults(command=_simulate)
+
+    commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
+    return parser
+
+
+def _gate(options: argparse.Namespace) -> str:
+    """Fit a gate on a file of pairs."""
+    observations = gates.read_observations(options.file, options.interventions, options.max_missing)
+    seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
+    return _answer(gates.fit_gate(observations, options.budget, **seeds), options.json)
+
+
+def _compare(options: argparse.Namespace) -> str:
+    """Compare two arms in a file."""
+    bare, equipped = gates.read_comparison(options.file)
+    seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
+    return _answer(gates.compare_paired(bare, equipped, **seeds), options.json)
+
+
+def _answer(result: gates.Gate | gates.Comparison, place: str | None) -> str:
+    """Return the record where `-` asks for it, else the table; write the record where a path is given."""
+    if place == "-":
+        return json.dumps(result.to_json(), ensure_ascii=False, indent=1, allow_nan=False)
+    if place is not None:
+        write_json(Path(place), result.to_json())
+    return str(result)
+
+
+def _simulate(options: argparse.Namespace) -> str:
+    """Write simulated observations."""
+    planted.simulate(options.seed, options.tasks, options.out)
+    return f"simulated observations of {options.tasks} tasks a split, seed {options.seed}: {options.out}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What only simulation can know: rewards drawn from planted effects, and the truth behind them."""

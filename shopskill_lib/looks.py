@@ -1,0 +1,82 @@
+"""Looks at data that may be used once: frozen gates, and further looks with a stated reason (METHOD M23, M25)."""
+
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shopskill_lib.errors import InputError, LookError, OutputError
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write JSON whole or not at all; NaN is refused.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True) if beside.parent.is_dir() else None
+        raise OutputError(
+            f"the result cannot be written ({error.strerror})",
+            where=str(path),
+            allowed="a file in a folder that you may write",
+            todo="choose another place, or free some space",
+        ) from error
+
+
+def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: str = "") -> dict[str, Any]:
+    """Freeze a gate's record with the number of looks that were taken at its data.
+
+    Args:
+        path: `gate_a.json` or `gate_b.json` of a run folder.
+        record: what the gate found.
+        key: what makes it this gate and no other: its data and its rule. The same key is the same look.
+        new_look: why the data may be looked at once more; "" says that this is the first look.
+
+    Returns:
+        The record as frozen, with `looks`: one {key_sha256, at, reason} for each.
+
+    Raises:
+        LookError: a gate with another key is frozen there and no reason is given.
+        InputError: the frozen file cannot be read.
+        OutputError: the file cannot be written.
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    looks = _looks(path) if path.exists() else []
+    if digest not in [look["key_sha256"] for look in looks]:
+        if looks and not new_look:
+            raise LookError(
+                f"another gate is frozen here, after {len(looks)} look{'s' if len(looks) > 1 else ''}",
+                where=str(path),
+                allowed="one gate on these tasks and this checkpoint (M23)",
+                todo="use a new run folder for new data, or give new_look a reason, which is then printed",
+            )
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        looks.append({"key_sha256": digest, "at": at, "reason": new_look or "first look"})
+    frozen = {**record, "looks": looks}
+    write_json(path, frozen)
+    return frozen
+
+
+def _looks(path: Path) -> list[dict[str, str]]:
+    """Read the looks of a frozen gate."""
+    try:
+        looks: list[dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))["looks"]
+        if looks and all("key_sha256" in look for look in looks):
+            return looks
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise InputError(
+        "the frozen gate cannot be read",
+        where=str(path),
+        allowed="the JSON this program wrote",
+        todo="restore the file, or use a new run folder",
+    )

@@ -1,0 +1,202 @@
+"""Mask designs: which chunk version each task is shown (METHOD M17), frozen before the first rollout.
+
+Arrays and ids only. A *slot* is one logical chunk with its mutually exclusive versions; a *factor* is one
+version, one column of the regression.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shopskill_lib.errors import DesignError, OutputError
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One logical chunk: its id and the ids of its versions, the current text first."""
+
+    slot_id: str
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """What every masked rollout is shown.
+
+    Attributes:
+        task_ids: n task ids, one a row.
+        samples: n sample numbers, counted from 0.
+        slots: the slots in canonical order; their versions are the K columns.
+        states: (n, number of slots) array; 0 = absent, k = version k.
+    """
+
+    mask_seed: int
+    split: str
+    task_ids: tuple[str, ...]
+    samples: tuple[int, ...]
+    slots: tuple[Slot, ...]
+    states: IntArray
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The K version ids, in column order."""
+        return tuple(version for slot in self.slots for version in slot.versions)
+
+    @property
+    def masks(self) -> IntArray:
+        """(n, K) array of 0/1: versions of one slot never meet (I9)."""
+        columns = [
+            self.states[:, j] == k for j, slot in enumerate(self.slots) for k in range(1, len(slot.versions) + 1)
+        ]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+    def to_csv(self) -> str:
+        """Return the frozen form: seed, split, task, sample, and one 0/1 column a factor."""
+        lines = [",".join(("mask_seed", "split", "task_id", "sample", *self.factors))]
+        for task_id, sample, row in zip(self.task_ids, self.samples, self.masks, strict=True):
+            lines.append(",".join((str(self.mask_seed), self.split, task_id, str(sample), *map(str, row))))
+        return "\n".join(lines) + "\n"
+
+
+def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:
+    """Draw the state of one slot for one masked rollout (M17).
+
+    Returns:
+        0 for absent or k for version k: SHA-256 of `mask_seed:split:task_id:sample:slot_id`, its first 8
+        bytes big-endian, modulo (versions + 1).
+    """
+    text = f"{mask_seed}:{split}:{task_id}:{sample}:{slot.slot_id}"
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % (len(slot.versions) + 1)
+
+
+def assign(
+    mask_seed: int, split: str, task_ids: Sequence[str], slots: Sequence[Slot], masked_samples: int = 1
+) -> Assignments:
+    """Assign a mask to every task and sample; the order of `task_ids` changes nothing but the row order."""
+    rows = [(task_id, sample) for task_id in task_ids for sample in range(masked_samples)]
+    states = [[draw_state(mask_seed, split, task_id, sample, slot) for slot in slots] for task_id, sample in rows]
+    return Assignments(
+        mask_seed=mask_seed,
+        split=split,
+        task_ids=tuple(task_id for task_id, _ in rows),
+        samples=tuple(sample for _, sample in rows),
+        slots=tuple(slots),
+        states=np.array(states, dtype=np.int64).reshape(len(rows), len(slots)),
+    )
+
+
+def freeze(assignments: Assignments, path: Path) -> str:
+    """Write the assignments before the first rollout, or check that the frozen file still says the same.
+
+    Returns:
+        SHA-256 of the file.
+
+    Raises:
+        DesignError: the file is there and differs.
+        OutputError: the file cannot be written.
+    """
+    content = assignments.to_csv().encode()
+    try:
+        if not path.exists():
+            path.write_bytes(content)
+        frozen = path.read_bytes()
+    except OSError as error:
+        raise OutputError(
+            f"the frozen masks cannot be written ({error.strerror})",
+            where=str(path),
+            allowed="a file in a folder that you may write",
+            todo="choose another run folder",
+        ) from error
+    if frozen != content:
+        raise DesignError(
+            "the frozen masks differ from the ones these seeds, tasks and slots give",
+            where=str(path),
+            allowed="one set of masks for a run folder, frozen before its first rollout (M17)",
+            todo="use a new run folder, or the mask_seed, tasks and draft of the frozen file",
+        )
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DesignReport:
+    """Health of a (n, K) mask design, for the reader of a gate.
+
+    Attributes:
+        exposure: (K,) rows in which each factor is shown.
+        nominal: (K,) exposure expected under M17, n / (versions of its slot + 1).
+        mean_shown: mean number of factors shown a row.
+        rank: rank of the masks without the never-shown columns.
+        condition: condition number of the same (infinite when aliased).
+        largest_correlation: largest absolute correlation of two columns of different slots; None when there
+            is no such pair with variance.
+        never_shown: factors that no row shows.
+        aliased: factors that cannot be told apart: from each other, or from a constant shift between the arms.
+        absent_missing: slots that no row leaves out, so that there is no "none" to compare with.
+    """
+
+    factors: tuple[str, ...]
+    nobs: int
+    exposure: IntArray
+    nominal: NDArray[np.float64]
+    mean_shown: float
+    rank: int
+    condition: float
+    largest_correlation: float | None
+    never_shown: tuple[str, ...]
+    aliased: tuple[str, ...]
+    absent_missing: tuple[str, ...]
+
+
+def _null_rows(matrix: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tell which columns of a matrix take part in a linear dependence between its columns."""
+    gram = matrix.T @ matrix
+    values, vectors = np.linalg.eigh(gram)
+    null = vectors[:, values <= values.max(initial=0.0) * 1e-10]
+    involved: NDArray[np.bool_] = np.abs(null).max(axis=1, initial=0.0) > 1e-6
+    return involved
+
+
+def report(masks: IntArray, slots: Sequence[Slot]) -> DesignReport:
+    """Report exposure, balance, rank and aliasing of (n, K) masks whose columns are the slots' versions."""
+    X = masks.astype(np.float64)
+    n = len(X)
+    factors = np.array([version for slot in slots for version in slot.versions], dtype=object)
+    slot_of = np.repeat(np.arange(len(slots)), [len(slot.versions) for slot in slots])
+    exposure = masks.sum(axis=0)
+    shown = exposure > 0
+    ones = np.ones((n, 1))
+    dependent = _null_rows(X[:, shown])
+    confounded = dependent | _null_rows(np.hstack([X[:, shown], ones]))[:-1]
+    singular = np.sqrt(np.clip(np.linalg.eigvalsh(X[:, shown].T @ X[:, shown]), 0.0, None))
+    present = [masks[:, slot_of == j].sum(axis=1) for j in range(len(slots))]
+    return DesignReport(
+        factors=tuple(factors),
+        nobs=n,
+        exposure=exposure,
+        nominal=np.array([n / (len(slot.versions) + 1) for slot in slots for _ in slot.versions]),
+        mean_shown=float(masks.sum(axis=1).mean()),
+        rank=int(np.linalg.matrix_rank(X[:, shown])) if shown.any() else 0,
+        condition=float(np.inf if dependent.any() or not shown.any() else singular[-1] / singular[0]),
+        largest_correlation=_largest_correlation(X, slot_of),
+        never_shown=tuple(factors[~shown]),
+        aliased=tuple(factors[shown][confounded]),
+        absent_missing=tuple(slot.slot_id for j, slot in enumerate(slots) if present[j].min() > 0),
+    )
+
+
+def _largest_correlation(X: NDArray[np.float64], slot_of: IntArray) -> float | None:
+    """Return the largest absolute correlation between columns of different slots."""
+    varying = X.std(axis=0) > 0
+    if varying.sum() < 2:
+        return None
+    correlation = np.atleast_2d(np.corrcoef(X[:, varying], rowvar=False))
+    groups = slot_of[varying]
+    between = groups[:, None] != groups[None, :]
+    return float(np.abs(correlation[between]).max()) if between.any() else None

@@ -1,0 +1,334 @@
+"""Read pairs, align them, refuse what does not hold (METHOD M2, M18, M20).
+
+A gate file has one row a pair: `task_id`, optionally `sample`, the mask, and outcomes `x` beside `bare_x`. A
+comparison file has `bare_x` beside `equipped_x`. An empty cell is a missing episode, never 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from shopskill_lib import cells, checks
+from shopskill_lib.errors import DesignError, MissingError, ParameterError
+from shopskill_lib.masks import DesignReport, Slot, report
+from shopskill_lib.sources import Columns, Intervention, read_columns, read_interventions
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+MISSING_P = 0.05
+"""Level of M20's exact tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Pairs left out of a gate under `max_missing` (M20).
+
+    Attributes:
+        masked: task ids whose masked episode is missing; `bare` likewise.
+        lowest: (K,) lowest coefficients the missing rewards, all in [0, 1], could have given, NaN for a factor
+            without an estimate; `highest` likewise.
+    """
+
+    masked: tuple[str, ...]
+    bare: tuple[str, ...]
+    lowest: FloatArray
+    highest: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """The n pairs of a gate, complete and checked.
+
+    Attributes:
+        name: the file's name; `sha256` of its bytes.
+        simulated: True when the file says that its rewards are simulated.
+        task_ids: n ids as written; `tasks` the same as (n,) numbers 0 .. T-1; `samples` n numbers.
+        interventions: the K factors; `slots` the logical chunks in canonical order of first appearance.
+        masks: (n, K) 0/1.
+        masked: outcome -> (n,) values of the masked runs; `bare` the same outcomes of the bare runs.
+        budget: the file's own skill budget, if it has one.
+        missing: what was left out, None when nothing was.
+        notes: what a reader must know about how the file was read.
+    """
+
+    name: str
+    sha256: str
+    simulated: bool
+    task_ids: tuple[str, ...]
+    samples: tuple[int, ...]
+    tasks: IntArray
+    interventions: tuple[Intervention, ...]
+    masks: IntArray
+    masked: dict[str, FloatArray]
+    bare: dict[str, FloatArray]
+    budget: int | None
+    missing: Missing | None
+    notes: tuple[str, ...]
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """The K intervention ids, in column order."""
+        return tuple(item.intervention_id for item in self.interventions)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots, each with the versions that are columns here."""
+        return _slots(self.interventions)
+
+    def delta(self, outcome: str) -> FloatArray:
+        """(n,) paired differences masked minus bare of one outcome."""
+        return self.masked[outcome] - self.bare[outcome]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a pair: task, sample, mask as text, outcomes of both arms."""
+        frame = pd.DataFrame({"task_id": self.task_ids, "sample": self.samples})
+        frame["mask"] = ["".join(map(str, row)) for row in self.masks]
+        for outcome in self.masked:
+            frame[outcome], frame[f"bare_{outcome}"] = self.masked[outcome], self.bare[outcome]
+        return frame
+
+    def summary(self) -> str:
+        """One printed sentence."""
+        label = "simulated " if self.simulated else ""
+        return (
+            f"{self.name}: {len(self.task_ids)} {label}pairs of {int(self.tasks.max()) + 1} tasks, "
+            f"{len(self.interventions)} factors in {len(self.slots)} slots, outcomes {', '.join(self.masked)}"
+        )
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def read_observations(
+    path: str | Path, interventions: str | Path | None = None, max_missing: float = 0.0
+) -> Observations:
+    """Read the pairs of a gate and refuse what METHOD M20 does not allow.
+
+    Args:
+        path: CSV with a bit-string `mask` or one 0/1 column a factor, or a ShopSimRL `contributions.json`.
+        interventions: JSON that names the mask's columns, their slots and kinds.
+        max_missing: largest share of pairs that may be missing after all retries, 0 <= share < 1.
+
+    Raises:
+        InputError: the file or a value cannot be used; task and column are named.
+        DesignError: effects cannot be told apart, or too few pairs.
+        MissingError: more is missing than admitted, or not at random.
+    """
+    if not 0 <= max_missing < 1:
+        raise ParameterError(
+            f"max_missing is {max_missing}",
+            where="max_missing",
+            allowed="a share of the pairs, 0 <= share < 1",
+            todo="give for example 0.05",
+        )
+    path = Path(path)
+    columns = read_columns(path)
+    named = read_interventions(Path(interventions)) if interventions else columns.interventions
+    task_ids, samples, tasks = cells.keys(columns, path)
+    outcomes = cells.paired_names(columns, "", "bare_", path)
+    factors, masks = cells.masks(columns, named, outcomes, task_ids, path)
+    _refuse_versions_together(masks, factors, task_ids, path)
+    masked, bare = (_arm(columns, prefix, outcomes, task_ids, path) for prefix in ("", "bare_"))
+    gone = cells.missing_episodes(masked, task_ids, path), cells.missing_episodes(bare, task_ids, path, "bare_")
+    _refuse_missing(gone, masks, factors, task_ids, max_missing, path)
+    keep = ~(gone[0] | gone[1])
+    notes = [*columns.notes, *_refuse_design(masks[keep], factors, path)]
+    missing = None if keep.all() else _bounds(masked["reward"], bare["reward"], gone, masks, task_ids, path)
+    torn = [name for name in outcomes if np.isnan((masked[name] - bare[name])[keep]).any()]
+    notes += [f"{name} is not fitted: some complete pairs lack it" for name in torn]
+    fitted = [name for name in outcomes if name not in torn]
+    return Observations(
+        name=columns.name,
+        sha256=columns.sha256,
+        simulated=_simulated(columns),
+        task_ids=_where(task_ids, keep),
+        samples=tuple(np.array(samples)[keep].tolist()),
+        tasks=np.unique(tasks[keep], return_inverse=True)[1].astype(np.int64),
+        interventions=factors,
+        masks=masks[keep],
+        masked={name: masked[name][keep] for name in fitted},
+        bare={name: bare[name][keep] for name in fitted},
+        budget=columns.budget,
+        missing=missing,
+        notes=tuple(notes),
+    )
+
+
+def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read `bare_x` and `equipped_x` columns as two frames, bare and equipped, one row a task and sample.
+
+    Returns:
+        Two frames with `task_id`, `sample` and one column a metric; NaN marks a missing value. `attrs` of both
+        hold `name`, `sha256` and `simulated`.
+
+    Raises:
+        InputError: the file or a value cannot be used; task and column are named.
+    """
+    path = Path(path)
+    columns = read_columns(path)
+    task_ids, samples, _ = cells.keys(columns, path)
+    metrics = cells.paired_names(columns, "equipped_", "bare_", path)
+    frames = []
+    for prefix in ("bare_", "equipped_"):
+        arm = _arm(columns, prefix, metrics, task_ids, path)
+        frame = pd.DataFrame({"task_id": task_ids, "sample": samples, **arm})
+        frame.attrs = {"name": columns.name, "sha256": columns.sha256, "simulated": _simulated(columns)}
+        frames.append(frame)
+    return frames[0], frames[1]
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame as plain objects, for JSON: NaN and NA become None."""
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [
+        {str(key): value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
+        for row in rows
+    ]
+
+
+def _arm(
+    columns: Columns, prefix: str, outcomes: Sequence[str], task_ids: Sequence[str], path: Path
+) -> dict[str, FloatArray]:
+    """Read the outcomes of one arm."""
+    arm = {name: cells.numbers(columns.cells[prefix + name], prefix + name, task_ids, path) for name in outcomes}
+    cells.refuse_reward_unlike_strict(arm, prefix, task_ids, path)
+    return arm
+
+
+def _simulated(columns: Columns) -> bool:
+    """Tell whether the file says that its rewards are simulated."""
+    return any("simulated" in cell for cell in columns.cells.get("origin", ()))
+
+
+def _where(ids: Sequence[str], flags: BoolArray) -> tuple[str, ...]:
+    """Return the ids whose flag is set."""
+    return tuple(item for item, flag in zip(ids, flags, strict=True) if flag)
+
+
+def _slots(interventions: Sequence[Intervention]) -> tuple[Slot, ...]:
+    """Group versions by slot, in the order of first appearance, the text in force first."""
+    grouped: dict[str, list[Intervention]] = {}
+    for item in interventions:
+        grouped.setdefault(item.slot, []).append(item)
+    return tuple(
+        Slot(slot, tuple(item.intervention_id for item in sorted(items, key=lambda item: item.kind == "candidate")))
+        for slot, items in grouped.items()
+    )
+
+
+def design_report(masks: IntArray, interventions: Sequence[Intervention]) -> DesignReport:
+    """Report the health of (n, K) masks whose columns are these interventions."""
+    slots, ids = _slots(interventions), [item.intervention_id for item in interventions]
+    return report(masks[:, [ids.index(version) for slot in slots for version in slot.versions]], slots)
+
+
+def _refuse_versions_together(
+    masks: IntArray, factors: tuple[Intervention, ...], task_ids: Sequence[str], path: Path
+) -> None:
+    """Refuse a row that shows several versions of one slot (I9)."""
+    slots = np.array([item.slot for item in factors], dtype=object)
+    for slot in dict.fromkeys(slots):
+        clash = np.flatnonzero(masks[:, slots == slot].sum(axis=1) > 1)
+        if clash.size:
+            raise DesignError(
+                f"task {task_ids[clash[0]]} shows several versions of slot {slot!r}",
+                where=str(path),
+                allowed="at most one version of a slot in a row (I9)",
+                todo="correct the mask or the interventions file",
+            )
+
+
+def _refuse_design(masks: IntArray, factors: tuple[Intervention, ...], path: Path) -> list[str]:
+    """Refuse masks under which effects cannot be told apart; return notes on what is only weak (M20)."""
+    pairs, fitted = len(masks), int((masks.sum(axis=0) > 0).sum())
+    if pairs < 2 * max(fitted, 1) or not fitted:
+        raise DesignError(
+            f"{pairs} complete pairs for {fitted} factors that are shown",
+            where=str(path),
+            allowed="at least one factor shown, and 2 pairs a factor",
+            todo="add tasks, or leave out factors",
+        )
+    health = design_report(masks, factors)
+    if health.aliased:
+        present = ", ".join(health.absent_missing)
+        raise DesignError(
+            f"the effects of {', '.join(health.aliased)} cannot be told apart from each other or from a constant "
+            "shift between the arms" + (f"; no row leaves out {present}" if present else ""),
+            where=str(path),
+            allowed="masks of full column rank, each slot sometimes absent (M20)",
+            todo="draw masks by M17, or leave out the factors named",
+        )
+    notes = [f"never shown, so no effect is estimated: {', '.join(health.never_shown)}"] if health.never_shown else []
+    if pairs < 20 * fitted:
+        notes.append(f"{pairs / fitted:.1f} pairs a factor: below 20 the estimates are coarse (M16)")
+    return notes
+
+
+def _refuse_missing(
+    gone: tuple[BoolArray, BoolArray],
+    masks: IntArray,
+    factors: tuple[Intervention, ...],
+    task_ids: Sequence[str],
+    max_missing: float,
+    path: Path,
+) -> None:
+    """Refuse missing episodes beyond max_missing, or unlike in the arms, or following a mask (M20)."""
+    lost = gone[0] | gone[1]
+    if not lost.any():
+        return
+    tests = checks.missingness(gone[0], gone[1], masks)
+    worst = int(np.argmin(tests.mask_p_values))
+    reasons = (
+        (lost.mean() > max_missing, f"{int(lost.sum())} of {len(lost)} pairs are incomplete"),
+        (tests.arms_p_value < MISSING_P, f"one arm is missing more often (exact p = {tests.arms_p_value:.4f})"),
+        (
+            tests.mask_p_values[worst] < MISSING_P,
+            f"masked episodes are missing by whether {factors[worst].intervention_id} is shown (exact p = "
+            f"{tests.mask_p_values[worst]:.4f}, adjusted for {len(factors)} factors)",
+        ),
+    )
+    arms = (f"{arm}: {_listed(_where(task_ids, flags))}" for arm, flags in zip(("masked", "bare"), gone, strict=True))
+    for refused, found in reasons:
+        if refused:
+            raise MissingError(
+                f"{found}; missing episodes {'; '.join(arms)}",
+                where=str(path),
+                allowed=f"a share of at most max_missing = {max_missing:g}, alike in both arms and masks (M20)",
+                todo="run the owed episodes again; raise max_missing only when their retries are exhausted",
+            )
+
+
+def _listed(ids: Sequence[str], most: int = 10) -> str:
+    """Count ids and list at most ten of them."""
+    more = f", and {len(ids) - most} more" if len(ids) > most else ""
+    return f"{len(ids)} (tasks {', '.join(ids[:most])}{more})" if ids else "none"
+
+
+def _bounds(
+    masked: FloatArray,
+    bare: FloatArray,
+    gone: tuple[BoolArray, BoolArray],
+    masks: IntArray,
+    task_ids: Sequence[str],
+    path: Path,
+) -> Missing:
+    """Bound the coefficients over what the missing rewards could have been (M20)."""
+    known = np.concatenate([masked, bare])
+    if np.nanmin(known) < 0 or np.nanmax(known) > 1:
+        raise MissingError(
+            "a reward lies outside [0, 1], so missing rewards cannot be bounded",
+            where=str(path),
+            allowed="rewards in [0, 1] where pairs are missing",
+            todo="complete the pairs",
+        )
+    lowest, highest = checks.worst_case_bounds(masked, bare, masks)
+    unknown = ~masks[~(gone[0] | gone[1])].any(axis=0)
+    lowest[unknown] = highest[unknown] = np.nan
+    return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest)

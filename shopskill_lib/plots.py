@@ -1,0 +1,198 @@
+"""Results -> matplotlib figures, readable in grey: status by marker shape, intervals always drawn.
+
+Text in figures is ASCII: an id in another script is labelled by its mask column, which the tables list as `#`.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shopskill_lib.comparison import Comparison
+from shopskill_lib.errors import OutputError
+from shopskill_lib.gates import PRIMARY, Gate
+
+STATUS_MARKS = {
+    "selected": ("o", "#0b4f8a"),
+    "budget_excluded": ("D", "#4f7cac"),
+    "retired": ("s", "#8a8a8a"),
+    "non_positive": ("v", "#8a8a8a"),
+    "rewrite_loser": ("X", "#b8b8b8"),
+}
+"""Marker and colour of a status; the greys differ in lightness too."""
+
+LABEL_LENGTH = 26
+
+
+def label(intervention_id: str, column: int) -> str:
+    """Return an id as a figure can print it: ASCII, at most 26 characters."""
+    if not intervention_id.isascii():
+        return f"factor #{column}"
+    return intervention_id if len(intervention_id) <= LABEL_LENGTH else f"{intervention_id[: LABEL_LENGTH - 3]}..."
+
+
+def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
+    """Draw every factor's effect on the reward, sorted, with its 95 % interval, status and a zero line.
+
+    Args:
+        gate: the fitted gate.
+        truth: `intervention_id` and `true_coefficient`, known for simulated data only; drawn as a second marker.
+    """
+    frame = _sorted(gate)
+    with _style():
+        figure, axes = plt.subplots(figsize=(8.0, 1.3 + 0.3 * len(frame)), layout="constrained")
+        _intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
+        for status, (marker, colour) in STATUS_MARKS.items():
+            rows = np.flatnonzero(frame["status"] == status)
+            if rows.size:
+                points = frame["coefficient"].iloc[rows]
+                axes.plot(points, rows, marker, color=colour, mec="black", ms=7, label=f"{status} ({rows.size})")
+        if truth is not None:
+            known = frame["intervention_id"].map(truth.set_index("intervention_id")["true_coefficient"])
+            axes.plot(known, range(len(frame)), "|", color="black", ms=13, mew=2, label="true value (simulated)")
+        axes.set_yticks(range(len(frame)), frame["label"])
+        axes.set_xlabel(
+            f"effect on reward, masked minus bare; bars: 95 % {gate.outcomes[PRIMARY].fit.cov_type} intervals"
+        )
+        axes.set_title(_title(gate, "Effect of each factor"))
+        axes.legend(loc="lower right")
+    return figure
+
+
+def components(gate: Gate) -> Figure:
+    """Draw the same factors on every other outcome as small panels with one common scale."""
+    order = _sorted(gate)
+    names = [name for name in gate.outcomes if name != PRIMARY and _alike(gate, name)]
+    with _style():
+        figure, panels = plt.subplots(
+            1,
+            max(len(names), 1),
+            figsize=(2.2 + 1.9 * max(len(names), 1), 1.5 + 0.26 * len(order)),
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            layout="constrained",
+        )
+        for axes, name in zip(panels[0], names, strict=False):
+            fitted = gate.outcomes[name].fit.to_frame().set_index("intervention_id")
+            rows = fitted.reindex(order["intervention_id"])
+            _intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
+            axes.plot(rows["coefficient"], range(len(order)), "o", color="black", ms=4)
+            axes.set_title(name)
+        panels[0, 0].set_yticks(range(len(order)), order["label"])
+        figure.supxlabel("effect on the outcome, masked minus bare; bars: 95 % intervals", fontsize="medium")
+        figure.suptitle(_title(gate, "Other outcomes, factors in the order of their effect on reward"))
+    return figure
+
+
+def differences(comparison: Comparison) -> Figure:
+    """Draw equipped minus bare: scores on their own scale, costs as a share of the bare mean."""
+    frame = comparison.metrics.dropna(subset=["delta"])
+    is_score = frame["metric"].isin([PRIMARY, "success"]) | frame["metric"].str.startswith("r_")
+    costs = frame[~is_score & (frame["bare"] > 0)]
+    score = frame[is_score]
+    parts = [(score, np.ones(len(score)), "equipped minus bare (score)")]
+    if len(costs):
+        parts.append((costs, costs["bare"].to_numpy() / 100, "equipped minus bare (% of bare)"))
+    with _style():
+        figure, panels = plt.subplots(
+            1,
+            len(parts),
+            figsize=(5.6 + 3.6 * (len(parts) - 1), 1.5 + 0.36 * max(len(part) for part, _, _ in parts)),
+            squeeze=False,
+            layout="constrained",
+        )
+        for axes, (part, unit, words) in zip(panels[0], parts, strict=True):
+            low, middle, high = (part[name] / unit for name in ("ci_low", "delta", "ci_high"))
+            _intervals(axes, middle, low, high)
+            axes.plot(middle, range(len(part)), "o", color="black", ms=6)
+            axes.set_yticks(range(len(part)), part["metric"])
+            axes.invert_yaxis()
+            axes.set_xlabel(f"{words}; bars: 95 % bootstrap", fontsize="medium")
+        label_of = "simulated: " if comparison.simulated else ""
+        figure.suptitle(f"{label_of}Equipped against bare, {comparison.n_tasks} tasks")
+    return figure
+
+
+def changes(comparison: Comparison) -> Figure:
+    """Draw each task's reward difference, sorted: how many tasks gain, stay and lose, and by how much."""
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.0, 2.6), layout="constrained")
+        values = comparison.flips["delta"].to_numpy()
+        axes.fill_between(np.arange(len(values)), values, step="mid", color="#0b4f8a", alpha=0.8, lw=0)
+        axes.axhline(0.0, color="black", lw=0.8)
+        axes.set_xlabel(f"task, sorted: {comparison.wins} better, {comparison.ties} equal, {comparison.losses} worse")
+        axes.set_ylabel("reward difference")
+        axes.set_ylim(-1.05, 1.05) if np.abs(values).max() <= 1 else None
+        axes.set_title(("simulated: " if comparison.simulated else "") + "Difference of every task")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Figure:
+    """Write a figure as SVG, the same bytes for the same figure, and return it for display.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    drawing = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "shopskill"}):
+        figure.savefig(drawing, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(drawing.getvalue())
+    except OSError as error:
+        raise OutputError(
+            f"the figure cannot be written ({error.strerror})",
+            where=str(path),
+            allowed="a file in a folder that you may write",
+            todo="choose another run folder",
+        ) from error
+    return figure
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Set the look of all figures."""
+    with sns.axes_style("whitegrid"), sns.plotting_context("paper"):
+        yield
+
+
+def _title(gate: Gate, words: str) -> str:
+    """Title with the word simulated where it applies."""
+    return f"{'simulated: ' if gate.observations.simulated else ''}{words} ({len(gate.observations.task_ids)} pairs)"
+
+
+def _sorted(gate: Gate) -> pd.DataFrame:
+    """Estimated factors, smallest effect first (drawn from the bottom up), with their printable labels."""
+    frame = gate.to_frame()
+    frame["label"] = [label(name, column) for column, name in enumerate(frame["intervention_id"], 1)]
+    return frame.dropna(subset=["coefficient"]).sort_values("coefficient", kind="stable")
+
+
+def _alike(gate: Gate, name: str) -> bool:
+    """Tell whether an outcome lives on the reward's scale, so that panels may share their axis."""
+    arms = gate.observations.masked[name], gate.observations.bare[name]
+    return all(((values >= 0) & (values <= 1)).all() for values in arms)
+
+
+def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
+    """Draw a zero line and one horizontal interval a row."""
+    axes.axvline(0.0, color="black", lw=0.9)
+    axes.errorbar(
+        middle,
+        range(len(middle)),
+        xerr=[middle - low, high - middle],
+        fmt="none",
+        ecolor="#555555",
+        elinewidth=1.4,
+        capsize=2.5,
+    )

@@ -1,0 +1,323 @@
+"""Files of pairs made elsewhere -> columns of text: CSV, ShopSimRL `contributions.json`, interventions JSON.
+
+Nothing is interpreted here beyond the file's own form; `observations` reads the values. Every refusal names
+the file and the line.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shopskill_lib.errors import InputError
+
+MAX_LINE = 1_000_000
+"""Longest line of a CSV, in characters: beyond it the file is something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """One factor of a gate: a version of a logical chunk.
+
+    Attributes:
+        intervention_id: id of the version, unique in the gate.
+        slot: id of the logical chunk; versions with the same slot exclude each other.
+        kind: "draft" (cold start), "current" (in the active skill) or "candidate".
+        operation: "ADD", "REWRITE" or None.
+        order: place of the slot in the canonical (draft) order.
+    """
+
+    intervention_id: str
+    slot: str
+    kind: str = "draft"
+    operation: str | None = None
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A file as columns of stripped text, one entry a row, with what the file says about its factors."""
+
+    name: str
+    sha256: str
+    rows: int
+    cells: dict[str, list[str]]
+    interventions: tuple[Intervention, ...] = ()
+    budget: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file, or say in one message why it cannot be read."""
+    refusal = {"where": str(path), "allowed": "a readable file", "todo": "check the path"}
+    if path.is_dir():
+        raise InputError("this is a directory", **refusal)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", **refusal) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"the file cannot be read ({error})", **refusal) from error
+    if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
+        raise InputError("the file is empty", **refusal)
+    return content
+
+
+def _text(content: bytes, path: Path) -> str:
+    """Decode UTF-8 with or without a byte order mark."""
+    refusal = {"where": str(path), "allowed": "text in UTF-8", "todo": "save the file again as UTF-8"}
+    if b"\0" in content:
+        raise InputError("the file is binary, not text", **refusal)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"byte {error.start + 1} is not UTF-8", **refusal) from error
+
+
+def read_columns(path: Path) -> Columns:
+    """Read a CSV (comma, semicolon or tab; UTF-8) or a ShopSimRL `contributions.json` as columns of text.
+
+    Raises:
+        InputError: the file is missing, empty, binary, not UTF-8, ragged, or of another form.
+    """
+    content = read_bytes(path)
+    text = _text(content, path)
+    digest = hashlib.sha256(content).hexdigest()
+    if text.lstrip().startswith(("{", "[")):
+        return _contributions(parse_json(text, path), path, digest)
+    return _csv_columns(text, path, digest)
+
+
+def _csv_columns(text: str, path: Path, digest: str) -> Columns:
+    """Split CSV text, every row as long as the header."""
+    _refuse_long_line(text, path)
+    head = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = "," if "," in head else ";" if ";" in head else "\t" if "\t" in head else ","
+    rows = _rows(text, delimiter, path)
+    _, header = next(rows)
+    names = [name.strip() for name in header]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated or "" in names:
+        raise InputError(
+            f"column {repeated[0]!r} appears twice" if repeated and repeated != [""] else "a column has no name",
+            where=f"{path}, header",
+            allowed="one name a column, each once",
+            todo="rename or remove the column",
+        )
+    body: list[list[str]] = []
+    for line, row in rows:
+        if len(row) != len(names):
+            raise InputError(
+                f"the row has {len(row)} cells, the header {len(names)}",
+                where=f"{path}, line {line}",
+                allowed="as many cells in every row as in the header",
+                todo="mend the row (a comma inside a text needs quotes)",
+            )
+        body.append([cell.strip() for cell in row])
+    if not body:
+        raise InputError(
+            "there is a header and no row",
+            where=str(path),
+            allowed="one row a pair",
+            todo="check how the file was written",
+        )
+    notes = () if delimiter == "," else (f"{path.name} was read with {delimiter!r} between its cells",)
+    cells = {name: list(column) for name, column in zip(names, zip(*body, strict=True), strict=True)}
+    return Columns(path.name, digest, len(body), cells, notes=notes)
+
+
+def _refuse_long_line(text: str, path: Path) -> None:
+    """Refuse a file whose lines no table has."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        if end - start > MAX_LINE:
+            raise InputError(
+                f"a line has {end - start} characters",
+                where=f"{path}, line {text.count(chr(10), 0, start) + 1}",
+                allowed=f"a CSV with lines of at most {MAX_LINE} characters",
+                todo="check that this is the right file",
+            )
+        start = end + 1
+
+
+def _rows(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) of the rows that hold anything."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise InputError(
+            f"the line cannot be split into cells ({error})",
+            where=f"{path}, line {reader.line_num}",
+            allowed="CSV with double quotes around cells that need them",
+            todo="mend the line",
+        ) from error
+
+
+def parse_json(text: str, path: Path) -> Any:
+    """Parse JSON text; the message names the line."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(
+            f"this is not JSON ({error})",
+            where=f"{path}{line}",
+            allowed="one JSON document",
+            todo="check that the file is complete",
+        ) from error
+
+
+def read_interventions(path: Path) -> tuple[Intervention, ...]:
+    """Read the factors of a gate, in column order.
+
+    The file is a list, or an object with a list `interventions` or `contributions`, of objects with
+    `intervention_id` (or `chunk_id`) and, where known, `logical_chunk_id`, `kind`, `operation`, `order`.
+    """
+    return _interventions(parse_json(_text(read_bytes(path), path), path), path)
+
+
+def _interventions(document: Any, path: Path) -> tuple[Intervention, ...]:
+    """Validate a list of interventions."""
+    if isinstance(document, dict):
+        document = document.get("interventions", document.get("contributions"))
+    if not isinstance(document, list) or not document or not all(isinstance(item, dict) for item in document):
+        raise InputError(
+            "no list of interventions",
+            where=str(path),
+            allowed="a list, or an object with a list `interventions` or `contributions`, of objects",
+            todo="give the file that names the mask's columns",
+        )
+    found = tuple(_intervention(item, number, path) for number, item in enumerate(document, 1))
+    ids = [item.intervention_id for item in found]
+    repeated = sorted({item for item in ids if ids.count(item) > 1})
+    if repeated:
+        raise InputError(
+            f"intervention_id {repeated[0]!r} appears twice",
+            where=str(path),
+            allowed="each id once",
+            todo="rename one",
+        )
+    for slot in {item.slot for item in found}:
+        held = [item.intervention_id for item in found if item.slot == slot and item.kind != "candidate"]
+        if len(held) > 1:
+            raise InputError(
+                f"slot {slot!r} has {len(held)} texts in force ({', '.join(held)})",
+                where=str(path),
+                allowed="at most one version of a slot that is not a candidate",
+                todo="give rewrites kind 'candidate'",
+            )
+    return found
+
+
+def _intervention(item: dict[str, Any], number: int, path: Path) -> Intervention:
+    """Validate one intervention."""
+    identity = item.get("intervention_id", item.get("chunk_id"))
+    slot = item.get("logical_chunk_id") or identity
+    kind, operation = item.get("kind", "draft"), item.get("operation")
+    order = item.get("order", item.get("draft_order", number))
+    problems = (
+        (not isinstance(identity, str) or not identity.strip(), f"intervention_id is {identity!r}", "a text"),
+        (not isinstance(slot, str), f"logical_chunk_id is {slot!r}", "a text or null"),
+        (kind not in ("draft", "current", "candidate"), f"kind is {kind!r}", "draft, current or candidate"),
+        (operation not in (None, "ADD", "REWRITE"), f"operation is {operation!r}", "ADD, REWRITE or null (I6)"),
+        (type(order) is not int, f"order is {order!r}", "a whole number"),
+    )
+    for wrong, found, allowed in problems:
+        if wrong:
+            raise InputError(found, where=f"{path}, intervention {number}", allowed=allowed, todo="mend the entry")
+    return Intervention(str(identity).strip(), str(slot).strip(), kind, operation, order)
+
+
+def _contributions(document: Any, path: Path, digest: str) -> Columns:
+    """Read a ShopSimRL gate document: its contributions name the columns, its table holds the pairs."""
+    table = document.get("observations_table") if isinstance(document, dict) else None
+    if not isinstance(table, list) or not table or not all(isinstance(row, dict) for row in table):
+        raise InputError(
+            "no `observations_table` with rows",
+            where=str(path),
+            allowed="a CSV of pairs, or a ShopSimRL contributions.json",
+            todo="give the file that holds the masks and rewards of every task",
+        )
+    interventions = _interventions(document, path)
+    ids = [item.intervention_id for item in interventions]
+    rows = []
+    for number, row in enumerate(table, 1):
+        where = f"{path}, observations_table row {number}"
+        outcomes = _outcomes(row, where)
+        rows.append({"task_id": str(row.get("task_id", "")), "mask": _mask_text(row, ids, where)} | outcomes)
+        if "sample_id" in row:
+            rows[-1]["sample"] = str(row["sample_id"])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    budget = document.get("active_skill_budget")
+    return Columns(
+        name=path.name,
+        sha256=digest,
+        rows=len(rows),
+        cells={name: [row.get(name, "") for row in rows] for name in names},
+        interventions=interventions,
+        budget=budget if type(budget) is int else None,
+    )
+
+
+def _mask_text(row: dict[str, Any], ids: list[str], where: str) -> str:
+    """Return a row's mask as a bit string, from bits, an id -> bit object, or a list of included ids."""
+    mask = row.get("mask", row.get("included_chunk_ids"))
+    if isinstance(mask, dict) and set(mask) <= set(ids):
+        mask = [mask.get(item, 0) for item in ids]
+    elif isinstance(mask, list) and all(item in ids for item in mask):
+        mask = [int(item in mask) for item in ids]
+    if isinstance(mask, list) and all(item in (0, 1) for item in mask):
+        return "".join(str(int(item)) for item in mask)
+    if isinstance(mask, str):
+        return mask
+    raise InputError(
+        f"the mask is {str(mask)[:60]!r}",
+        where=where,
+        allowed="a list of 0 and 1, a string of them, an object id -> 0/1, or a list of included ids",
+        todo="check the file's version",
+    )
+
+
+_OUTCOME = re.compile(r"(?:(bare|masked|delta)_)?(rewards?|r_[a-z_]+?)(?:_(bare|masked|delta))?")
+
+
+def _outcomes(row: dict[str, Any], where: str) -> dict[str, str]:
+    """Flatten a table row to `x` and `bare_x`; differences are left out, since they are recomputed.
+
+    An arm may be told by a prefix (`bare_reward`) or by an object around it (`bare: {reward: ...}`).
+    """
+    found: dict[str, str] = {}
+    pending: list[tuple[tuple[str, ...], Any]] = [((), row)]
+    while pending:
+        keys, value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(((*keys, key), inner) for key, inner in value.items() if key != "mask")
+            continue
+        names = [match[2] for match in map(_OUTCOME.fullmatch, keys) if match]
+        if not names or not (value is None or isinstance(value, int | float)):
+            continue
+        words = {word for key in keys for word in re.split(r"[_.]", key)}
+        if words & {"delta", "deltas", "difference"}:
+            continue
+        outcome = "reward" if names[-1] == "rewards" else names[-1]
+        name = f"bare_{outcome}" if "bare" in words else outcome
+        if name in found:
+            raise InputError(
+                f"{name} stands twice in the row",
+                where=where,
+                allowed="one masked and one bare value an outcome",
+                todo="check the file's version",
+            )
+        found[name] = "" if value is None else repr(float(value))
+    return found

@@ -1,0 +1,115 @@
+"""Results -> rounded frames for notebooks: what a reader sees, and nothing that is not in the result."""
+
+import pandas as pd
+
+from shopskill_lib.comparison import Comparison
+from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
+
+DIGITS = 4
+
+STABILITY = ("selection_frequency", "sign_probability", "rank_95", "exposure")
+BOUNDS = ("worst_low", "worst_high")
+
+
+def asked(gate: Gate) -> pd.DataFrame:
+    """What was asked, and at what cost: one row a fact."""
+    seen = gate.observations
+    episodes = 2 * len(seen.task_ids)
+    facts: dict[str, str] = {
+        "data": f"{seen.name} ({'simulated' if seen.simulated else 'measured elsewhere'})",
+        "SHA-256 of the file": seen.sha256[:16],
+        "tasks": str(int(seen.tasks.max()) + 1),
+        "pairs": str(len(seen.task_ids)),
+        "episodes": f"{episodes} (a masked and a bare one a pair)",
+        "factors, slots": f"{len(seen.interventions)}, {len(seen.slots)}",
+        "budget K": str(gate.budget),
+        "bare reward": f"{gate.outcomes[PRIMARY].bare_mean:.{DIGITS}f}",
+        "masked reward": f"{gate.outcomes[PRIMARY].masked_mean:.{DIGITS}f}",
+    }
+    return pd.DataFrame(facts.items(), columns=["fact", "value"]).set_index("fact")
+
+
+def design(gate: Gate) -> pd.DataFrame:
+    """Health of the masks: one row a check, with what a sound design shows."""
+    health = gate.design
+    n = health.nobs
+    spread = max((abs(got - want) for got, want in zip(health.exposure, health.nominal, strict=True)), default=0.0)
+    correlation = health.largest_correlation
+    rows = [
+        ("rank of the masks", str(health.rank), f"{len(health.factors) - len(health.never_shown)} (all shown factors)"),
+        ("condition number", f"{health.condition:.1f}", "small; infinite when factors are aliased"),
+        ("never shown", ", ".join(health.never_shown) or "none", "none"),
+        ("pairs a factor", f"{n / len(health.factors):.1f}", "20 or more; below 2 refused"),
+        ("rows showing a factor", f"{health.exposure.min()} to {health.exposure.max()}", _nominal(gate)),
+        ("largest gap to nominal", f"{spread:.0f} rows", f"about {2 * (n / 4) ** 0.5:.0f} by chance"),
+        ("factors shown a row", f"{health.mean_shown:.2f}", f"{health.nominal.sum() / n:.2f}"),
+        (
+            "largest correlation",
+            "-" if correlation is None else f"{correlation:.3f}",
+            f"about {3 / n**0.5:.2f} by chance",
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["check", "found", "expected"]).set_index("check")
+
+
+def _nominal(gate: Gate) -> str:
+    """Exposures expected under M17, by number of versions."""
+    return " or ".join(f"{value:.0f}" for value in sorted(set(gate.design.nominal), reverse=True))
+
+
+def selection(gate: Gate) -> pd.DataFrame:
+    """The selection table: one row a factor, best estimate first, uncertainty beside the decision.
+
+    The index `#` is the column of the mask; figures label factors whose ids they cannot print by it.
+    """
+    frame = gate.to_frame()
+    interval = zip(frame["rank_low"], frame["rank_high"], strict=True)
+    frame["rank_95"] = ["-" if pd.isna(low) else f"{low} to {high}" for low, high in interval]
+    frame.index = pd.RangeIndex(1, len(frame) + 1, name="#")
+    columns = [name for name in (*DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
+    return frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
+
+
+def contributions(gate: Gate) -> pd.DataFrame:
+    """One row an outcome and factor: coefficient, errors, p-value, interval."""
+    fits = {name: outcome.fit.to_frame() for name, outcome in gate.outcomes.items()}
+    return pd.concat(fits, names=["outcome"]).reset_index("outcome").reset_index(drop=True)
+
+
+def rewrites(gate: Gate) -> pd.DataFrame:
+    """One row a rewrite: its gain over the text in force (M21)."""
+    return gate.rewrites().set_index("slot").round(DIGITS)
+
+
+def outcomes(gate: Gate) -> pd.DataFrame:
+    """One row an outcome: means of both arms and the paired difference."""
+    rows = [(name, fit.masked_mean, fit.bare_mean, fit.delta_mean) for name, fit in gate.outcomes.items()]
+    return pd.DataFrame(rows, columns=["outcome", "masked", "bare", "difference"]).set_index("outcome").round(DIGITS)
+
+
+def metrics(comparison: Comparison) -> pd.DataFrame:
+    """One row a metric: both arms, difference, percentile and BCa intervals, tasks used."""
+    return comparison.to_frame().set_index("metric").round(DIGITS)
+
+
+def flips(comparison: Comparison, most: int = 5) -> pd.DataFrame:
+    """Return the tasks that changed most, best and worst."""
+    changed = comparison.flips[comparison.flips["delta"] != 0]
+    ends = pd.concat([changed.head(most), changed.tail(most)]).drop_duplicates()
+    return ends.set_index("task_id").round(DIGITS)
+
+
+def success(comparison: Comparison) -> pd.DataFrame:
+    """Success in both arms, a two-by-two count of tasks; empty when success was not recorded for single rows."""
+    bare, equipped = (
+        next((name for name in map(str, comparison.flips) if name.startswith(arm) and name.endswith("success")), None)
+        for arm in ("bare_", "equipped_")
+    )
+    if bare is None or equipped is None:
+        return pd.DataFrame()
+    words = {0.0: "fails", 1.0: "succeeds"}
+    kept = comparison.flips[comparison.flips[[bare, equipped]].isin([0, 1]).all(axis=1)]
+    table = pd.crosstab(kept[bare].map(words), kept[equipped].map(words))
+    return table.reindex(index=list(words.values()), columns=list(words.values()), fill_value=0).rename_axis(
+        index="bare", columns="equipped"
+    )

@@ -1,0 +1,604 @@
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FACTORS, GateWriter, gate_rows, to_csv, with_mask_column
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shopskill_lib.cells import normal_id
+from shopskill_lib.errors import DesignError, InputError, MissingError, ParameterError, ShopskillError
+from shopskill_lib.gates import fit_gate, read_comparison, read_observations
+from shopskill_lib.observations import Observations
+from shopskill_lib.sources import read_columns, read_interventions
+
+Writer = Callable[..., Path]
+Rows = list[dict[str, str]]
+Change = Callable[[Rows], object]
+
+
+def put(row: int, column: str, cell: str) -> Change:
+    """A change of one cell."""
+
+    def change(rows: Rows) -> None:
+        rows[row][column] = cell
+
+    return change
+
+
+def copy_column(source: str, target: str, flip: bool = False) -> Change:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row[target] = str(1 - int(row[source])) if flip else row[source]
+
+    return change
+
+
+def set_column(column: str, cell: str) -> Change:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row[column] = cell
+
+    return change
+
+
+def drop(column: str) -> Change:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            del row[column]
+
+    return change
+
+
+def component(row: int) -> Change:
+    """Add r_strict columns equal to the reward, but for one row."""
+
+    def change(rows: Rows) -> None:
+        for number, cells in enumerate(rows):
+            cells["r_strict"] = cells["reward"] if number != row else "0.5"
+            cells["bare_r_strict"] = cells["bare_reward"]
+
+    return change
+
+
+BAD_CELLS: dict[str, tuple[Change, type[ShopskillError], str]] = {
+    "nan": (put(2, "reward", "NaN"), InputError, r"reward is 'NaN' at task 0003"),
+    "inf": (put(2, "bare_reward", "-inf"), InputError, r"bare_reward is '-inf' at task 0003"),
+    "text": (put(2, "reward", "error"), InputError, r"column reward: reward is 'error' at task 0003"),
+    "decimal comma": (put(2, "reward", '"0,5"'), InputError, r"reward is '0,5' at task 0003"),
+    "reward unlike r_strict": (component(4), InputError, r"reward is \d but r_strict is 0.5 at task 0005"),
+    "r_strict missing": (
+        lambda rows: (component(-1)(rows), put(3, "r_strict", "")(rows)),
+        InputError,
+        r"r_strict is empty while reward is there, at task 0004",
+    ),
+    "no task": (put(2, "task_id", ""), InputError, r"column task_id: row 3 has no task_id"),
+    "same task": (put(2, "task_id", "0002"), InputError, r"'0002' and task '0002' are the same task"),
+    "same number": (put(2, "task_id", "2"), InputError, r"task '2' and task '0002' are the same task"),
+    "same after trimming": (put(2, "task_id", '"2 "'), InputError, r"are the same task, sample 0"),
+    "same in full width": (put(2, "task_id", "２"), InputError, r"are the same task, sample 0"),
+    "no column task_id": (drop("task_id"), InputError, r"header: there is no column task_id; the columns are search"),
+    "no bare reward": (drop("bare_reward"), InputError, r"column 'reward' has no partner 'bare_reward'"),
+    "no masked reward": (drop("reward"), InputError, r"column 'bare_reward' has no partner 'reward'"),
+    "no bare component": (set_column("r_type", "1"), InputError, r"column 'r_type' has no partner 'bare_r_type'"),
+    "factor of 2": (put(2, "variant", "2"), InputError, r"column variant: variant is '2' at task 0003"),
+    "factor empty": (put(2, "核对规格", ""), InputError, r"核对规格 is '' at task 0003"),
+    "sample": (set_column("sample", "first"), InputError, r"column sample: sample is 'first' at task 0001"),
+    "constant factor": (set_column("variant", "1"), DesignError, r"effects of variant cannot be told apart"),
+    "copied factor": (copy_column("search", "核对规格"), DesignError, r"effects of search, 核对规格 cannot be told"),
+    "complement": (copy_column("search", "budget", flip=True), DesignError, r"effects of search, budget cannot"),
+    "nothing shown": (
+        lambda rows: [set_column(factor, "0")(rows) for factor in FACTORS],
+        DesignError,
+        r"100 complete pairs for 0 factors that are shown",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CELLS)
+def test_a_bad_value_is_refused_by_task_and_column(gate_csv: GateWriter, case: str) -> None:
+    change, error, message = BAD_CELLS[case]
+    path = gate_csv(change=change)
+    with pytest.raises(error, match=message) as refusal:
+        read_observations(path)
+    assert str(path) in str(refusal.value)
+    assert "What to do: " in str(refusal.value)
+
+
+def test_collinear_factors_are_all_named_and_no_other(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        for number, row in enumerate(rows):
+            row["search"], row["variant"] = (("1", "0"), ("0", "1"), ("0", "0"))[number % 3]
+            row["budget"] = str(int(row["search"]) + int(row["variant"]))
+
+    with pytest.raises(DesignError, match="the effects of search, variant, budget cannot be told apart"):
+        read_observations(gate_csv(change=change))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("110", r"mask '110' of task 0003 has 3 characters, not 4"),
+        ("11001", r"mask '11001' of task 0003 has 5 characters, not 4"),
+        ("1", r"mask '1' of task 0003 has 1 characters, not 4"),  # 0001 after a spreadsheet
+        ("1x01", r"mask '1x01' of task 0003 holds other characters"),
+        ("1.1E+03", r"mask '1.1E\+03' of task 0003 holds other characters"),
+        ("", r"mask '' of task 0003 has 0 characters, not 4"),
+    ],
+)
+def test_a_bad_mask_is_refused(write: Writer, mask: str, message: str) -> None:
+    rows = with_mask_column(gate_rows(100, FACTORS), FACTORS)
+    rows[2]["mask"] = mask
+    with pytest.raises(InputError, match=message):
+        read_observations(write(to_csv(rows)))
+
+
+def test_a_bit_string_is_read_as_text_with_its_leading_zeros(write: Writer, gate_csv: GateWriter) -> None:
+    rows = gate_rows(100, FACTORS)
+    as_mask = read_observations(write(to_csv(with_mask_column(rows, FACTORS)), "mask.csv"))
+    as_columns = read_observations(gate_csv())
+    assert (as_mask.masks == as_columns.masks).all()
+    assert as_columns.factors == FACTORS
+    assert as_mask.factors == ("factor_01", "factor_02", "factor_03", "factor_04")
+    assert any(row["mask"].startswith("00") for row in with_mask_column(rows, FACTORS))
+
+
+def interventions(write: Writer, *items: dict[str, Any]) -> Path:
+    return write(json.dumps(list(items), ensure_ascii=False), "interventions.json")
+
+
+OLD_AND_NEW = (
+    {"intervention_id": "search", "logical_chunk_id": "search", "kind": "current"},
+    {"intervention_id": "variant", "logical_chunk_id": "search", "kind": "candidate", "operation": "REWRITE"},
+    {"intervention_id": "核对规格"},
+    {"intervention_id": "budget"},
+)
+
+
+def test_I09_two_versions_of_a_slot_in_one_row_are_refused(gate_csv: GateWriter, write: Writer) -> None:
+    def change(rows: Rows) -> None:
+        copy_column("search", "variant", flip=True)(rows)
+        rows[6]["search"] = rows[6]["variant"] = "1"
+
+    path = gate_csv(change=change)
+    with pytest.raises(DesignError, match="task 0007 shows several versions of slot 'search'"):
+        read_observations(path, interventions(write, *OLD_AND_NEW))
+
+
+def test_old_and_new_without_a_row_of_neither_are_named(gate_csv: GateWriter, write: Writer) -> None:
+    path = gate_csv(change=copy_column("search", "variant", flip=True))
+    with pytest.raises(DesignError, match=r"effects of search, variant cannot .*; no row leaves out search"):
+        read_observations(path, interventions(write, *OLD_AND_NEW))
+
+
+def test_a_column_that_the_interventions_do_not_name_is_refused(gate_csv: GateWriter, write: Writer) -> None:
+    with pytest.raises(InputError, match="column 'budget' and the interventions do not match"):
+        read_observations(gate_csv(), interventions(write, *OLD_AND_NEW[:3]))
+
+
+def test_a_factor_with_the_name_of_a_descriptive_column_is_never_dropped_silently(
+    write: Writer, gate_csv: GateWriter
+) -> None:
+    path = gate_csv(factors=("search", "persona"))
+    with pytest.raises(InputError, match="column 'persona' describes a row by its name and holds only 0 and 1"):
+        read_observations(path)
+    named = interventions(write, {"intervention_id": "search"}, {"intervention_id": "persona"})
+    assert read_observations(path, named).factors == ("search", "persona")
+    described = read_observations(gate_csv(factors=("search", "variant"), change=set_column("persona", "picky")))
+    assert described.factors == ("search", "variant")
+
+
+def test_an_unknown_column_beside_a_mask_is_refused(write: Writer) -> None:
+    rows = with_mask_column(gate_rows(100, FACTORS), FACTORS)
+    set_column("seconds", "3")(rows)
+    with pytest.raises(InputError, match=r"column 'seconds' is neither an outcome \(there is no bare_seconds\)"):
+        read_observations(write(to_csv(rows)))
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"intervention_id": ""}, "intervention 1: intervention_id is ''"),
+        ({"intervention_id": "a", "kind": "new"}, "kind is 'new'"),
+        ({"intervention_id": "a", "operation": "DELETE"}, r"operation is 'DELETE'. Allowed: ADD, REWRITE or null"),
+        ({"intervention_id": "a", "order": "1"}, "order is '1'"),
+        ({"intervention_id": "a", "logical_chunk_id": 3}, "logical_chunk_id is 3"),
+    ],
+)
+def test_a_bad_intervention_is_refused(write: Writer, item: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_interventions(interventions(write, item))
+
+
+def test_interventions_that_contradict_each_other_are_refused(write: Writer) -> None:
+    one, other = {"intervention_id": "a"}, {"intervention_id": "b", "logical_chunk_id": "a"}
+    with pytest.raises(InputError, match="intervention_id 'a' appears twice"):
+        read_interventions(interventions(write, one, one))
+    with pytest.raises(InputError, match=r"slot 'a' has 2 texts in force \(a, b\)"):
+        read_interventions(interventions(write, one, other))
+    with pytest.raises(InputError, match="no list of interventions"):
+        read_interventions(write("[]", "interventions.json"))
+
+
+BAD_FILES: dict[str, tuple[str | bytes, str]] = {
+    "empty": (b"", "the file is empty"),
+    "blank": (b" \n\n", "the file is empty"),
+    "byte order mark alone": (b"\xef\xbb\xbf", "the file is empty"),
+    "commas alone": (",,,\n,,,\n", "the file is empty"),
+    "binary": (b"\x89PNG\0\1\2", "the file is binary, not text"),
+    "GBK": ("task_id,核对,reward,bare_reward\n1,1,1,0\n".encode("gbk"), r"byte 9 is not UTF-8.*save the file again as"),
+    "header alone": ("task_id,a,reward,bare_reward\n", "there is a header and no row"),
+    "ragged": ("task_id,a,reward,bare_reward\n1,1,1,0\n2,1,1\n", r"line 3: the row has 3 cells, the header 4"),
+    "open quote": ('task_id,a,reward,bare_reward\n"1,1,1,0\n', "line 2: the line cannot be split into cells"),
+    "column twice": ("task_id,a,a,reward,bare_reward\n1,1,1,1,0\n", "column 'a' appears twice"),
+    "column without a name": ("task_id,,reward,bare_reward\n1,1,1,0\n", "a column has no name"),
+    "torn JSON": ('{"contributions": [', "line 1: this is not JSON"),
+    "number without end": ('{"a": ' + "1" * 5000 + "}", "this is not JSON"),
+    "deep JSON": ("[" * 100_000, "this is not JSON"),
+    "another JSON": ('{"a": 1}', "no `observations_table` with rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_file_of_another_form_is_refused(write: Writer, case: str) -> None:
+    content, message = BAD_FILES[case]
+    with pytest.raises(InputError, match=message):
+        read_observations(write(content))
+
+
+def test_a_directory_a_missing_file_and_an_unreadable_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this is a directory"):
+        read_observations(tmp_path)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_observations(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="the file cannot be read"):
+        read_observations(tmp_path / "none.csv" / "\0")
+
+
+def test_a_line_of_50_megabytes_is_refused_before_it_is_split(write: Writer) -> None:
+    path = write("task_id,mask,reward,bare_reward\n1," + "1" * 50_000_000 + ",1,0\n")
+    with pytest.raises(InputError, match="line 2: a line has 500000"):
+        read_observations(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "noted"),
+    [
+        (to_csv(gate_rows(100, FACTORS)).encode("utf-8-sig"), 0),
+        (to_csv(gate_rows(100, FACTORS)).replace("\n", "\r\n").encode(), 0),
+        (to_csv(gate_rows(100, FACTORS), ";").encode(), 1),
+        (to_csv(gate_rows(100, FACTORS), "\t").encode(), 1),
+        (re.sub("([,\n])", r" \1", to_csv(gate_rows(100, FACTORS))).encode(), 0),
+    ],
+    ids=["byte order mark", "carriage returns", "semicolons", "tabs", "blanks"],
+)
+def test_other_ways_to_write_the_same_table_are_fine(write: Writer, content: bytes, noted: int) -> None:
+    plain = read_observations(write(to_csv(gate_rows(100, FACTORS)), "plain.csv"))
+    other = read_observations(write(content, "other.csv"))
+    assert other.to_frame().equals(plain.to_frame())
+    assert other.factors == FACTORS
+    assert sum("was read with" in note for note in other.notes) == noted
+
+
+def test_chinese_task_ids_and_column_names_are_kept(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row["task_id"] = f"任务{row['task_id']}"
+            row["步数"], row["bare_步数"] = "3", "5"
+
+    found = read_observations(gate_csv(change=change))
+    assert found.task_ids[:2] == ("任务0001", "任务0002")
+    assert "核对规格" in found.factors
+    assert (found.delta("步数") == -2).all()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("0012", "12", True),
+        ("12", "12 ", True),
+        ("１２", "12", True),
+        ("12.0", "12", True),
+        ("00", "0", True),
+        ("+3", "3", True),
+        ("-3", "3", False),
+        ("012a", "12a", False),
+        ("1.5", "1", False),
+    ],
+)
+def test_ids_are_compared_as_text_and_as_numbers(one: str, other: str, same: bool) -> None:
+    assert (normal_id(one) == normal_id(other)) is same
+
+
+def test_several_samples_of_a_task_are_one_task(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        for number, row in enumerate(rows):
+            row["task_id"] = ("007", "7")[number % 2] if number < 2 else str(100 + number // 2)
+            row["sample"] = str(number % 2)
+
+    found = read_observations(gate_csv(change=change))
+    assert found.tasks.tolist() == np.repeat(np.arange(50), 2).tolist()
+    assert found.samples[:4] == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("pairs", "refused", "noted"), [(7, True, False), (8, False, True), (79, False, True)])
+def test_too_few_pairs_a_factor(gate_csv: GateWriter, pairs: int, refused: bool, noted: bool) -> None:
+    path = gate_csv(pairs, seed=3)
+    if refused:
+        with pytest.raises(DesignError, match=r"7 complete pairs for 4 factors that are shown.*2 pairs a factor"):
+            read_observations(path)
+    else:
+        assert any("pairs a factor: below 20" in note for note in read_observations(path).notes) is noted
+
+
+def test_twenty_pairs_a_factor_are_not_noted(gate_csv: GateWriter) -> None:
+    assert read_observations(gate_csv(80)).notes == ()
+
+
+def test_a_factor_never_shown_is_noted_and_not_fitted(gate_csv: GateWriter) -> None:
+    found = read_observations(gate_csv(change=set_column("variant", "0")))
+    assert found.notes == ("never shown, so no effect is estimated: variant",)
+    assert found.factors == FACTORS
+
+
+def test_partial_rewards_keep_their_value(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row["r_success"], row["bare_r_success"] = row["reward"], row["bare_reward"]
+        rows[0] |= {"reward": "0.9167", "r_success": "0"}
+
+    found = read_observations(gate_csv(change=change))
+    assert (found.masked["reward"][0], found.masked["r_success"][0]) == (0.9167, 0)
+
+
+def test_the_product_of_the_components_is_compared_up_to_the_rounding_of_files(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        for row in rows:
+            for part in ("r_type", "r_att", "r_option", "r_price"):
+                row[part], row[f"bare_{part}"] = row["reward"], row["bare_reward"]
+        rows[0] |= {"reward": "0.333", "r_type": "1", "r_att": "0.3333333", "r_option": "1", "r_price": "1"}
+
+    assert read_observations(gate_csv(change=change)).masked["reward"][0] == 0.333
+
+    def spoil(rows: Rows) -> None:
+        change(rows)
+        rows[1] |= {"reward": "0.5", "r_type": "1", "r_att": "0.52", "r_option": "1", "r_price": "1"}
+
+    with pytest.raises(InputError, match=r"reward is 0.5 but r_type\*r_att\*r_option\*r_price is 0.52 at task 0002"):
+        read_observations(gate_csv(change=spoil))
+
+
+def contributions(rows: list[dict[str, Any]], **more: Any) -> str:
+    named = [{"chunk_id": factor, "draft_order": order} for order, factor in enumerate(FACTORS, 1)]
+    return json.dumps({"contributions": named, "observations_table": rows} | more, ensure_ascii=False)
+
+
+def table_row(row: dict[str, str], mask: str, arms: str) -> dict[str, Any]:
+    """One row of a contributions.json, with the mask and the arms in one of the accepted forms."""
+    bits = [int(row[factor]) for factor in FACTORS]
+    masked, bare = float(row["reward"]), float(row["bare_reward"])
+    masks: dict[str, dict[str, Any]] = {
+        "bits": {"mask": bits},
+        "string": {"mask": "".join(map(str, bits))},
+        "object": {"mask": {factor: bit for factor, bit in zip(FACTORS, bits, strict=True) if bit}},
+        "included": {"included_chunk_ids": [factor for factor, bit in zip(FACTORS, bits, strict=True) if bit]},
+    }
+    rewards: dict[str, dict[str, Any]] = {
+        "prefix": {"reward": masked, "bare_reward": bare, "delta_reward": masked - bare},
+        "both prefixes": {"masked_reward": masked, "bare_reward": bare},
+        "suffix": {"reward_masked": masked, "reward_bare": bare, "reward_delta": masked - bare},
+        "nested": {"masked": {"reward": masked}, "bare": {"reward": bare}, "delta": {"reward": masked - bare}},
+        "inside out": {"rewards": {"masked": masked, "bare": bare, "delta": masked - bare}},
+    }
+    return {"task_id": row["task_id"], "sample_id": 0} | masks[mask] | rewards[arms]
+
+
+@pytest.mark.parametrize("mask", ["bits", "string", "object", "included"])
+@pytest.mark.parametrize("arms", ["prefix", "both prefixes", "suffix", "nested", "inside out"])
+def test_contributions_json_is_the_same_gate_in_every_form(
+    write: Writer, gate_csv: GateWriter, mask: str, arms: str
+) -> None:
+    table = [table_row(row, mask, arms) for row in gate_rows(100, FACTORS)]
+    found = read_observations(write(contributions(table, active_skill_budget=3), "contributions.json"))
+    assert found.to_frame().equals(read_observations(gate_csv()).to_frame())
+    assert (found.factors, found.budget) == (FACTORS, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mask": {"other": 1}}, r"observations_table row 1: the mask is \"\{'other': 1\}\""),
+        ({"mask": [0, 1, 2, 0]}, r"row 1: the mask is '\[0, 1, 2, 0\]'"),
+        ({"bare": {"reward": 1.0}}, "row 1: bare_reward stands twice in the row"),
+        ({"task_id": ""}, "row 1 has no task_id"),
+        ({"reward": float("nan")}, "reward is 'nan' at task 0001"),
+    ],
+)
+def test_a_bad_contributions_row_is_refused(write: Writer, change: dict[str, Any], message: str) -> None:
+    table = [table_row(row, "bits", "prefix") for row in gate_rows(100, FACTORS)]
+    table[0] |= change
+    with pytest.raises(InputError, match=message):
+        read_observations(write(contributions(table), "contributions.json"))
+
+
+def lose(masked: list[int], bare: list[int]) -> Change:
+    """Empty the rewards of these rows."""
+
+    def change(rows: Rows) -> None:
+        for number in masked:
+            rows[number]["reward"] = ""
+        for number in bare:
+            rows[number]["bare_reward"] = ""
+
+    return change
+
+
+def test_I20_missing_episodes_stop_the_gate_with_both_arms_listed(gate_csv: GateWriter) -> None:
+    with pytest.raises(
+        MissingError,
+        match=r"3 of 100 pairs are incomplete; missing episodes masked: 2 \(tasks 0002, 0005\); bare: 1 \(tasks 0008\)",
+    ):
+        read_observations(gate_csv(change=lose([1, 4], [7])))
+
+
+def test_max_missing_admits_exhausted_pairs_with_worst_case_bounds(gate_csv: GateWriter) -> None:
+    path = gate_csv(change=lose([1, 4], [7]))
+    with pytest.raises(MissingError, match=r"3 of 100 pairs are incomplete.*max_missing = 0\.029"):
+        read_observations(path, max_missing=0.029)
+    found = read_observations(path, max_missing=0.03)
+    assert len(found.task_ids) == len(found.masks) == 97
+    assert not set(found.task_ids) & {"0002", "0005", "0008"}
+    assert found.missing is not None
+    assert (found.missing.masked, found.missing.bare) == (("0002", "0005"), ("0008",))
+    for filled in ("0", "1"):
+
+        def fill(rows: Rows, filled: str = filled) -> None:
+            for number, column in ((1, "reward"), (4, "reward"), (7, "bare_reward")):
+                rows[number][column] = filled
+
+        complete = list(fit_gate(read_observations(gate_csv(change=fill)), resamples=100).coefficients().values())
+        assert (found.missing.lowest <= np.array(complete, dtype=float) + 1e-12).all()
+        assert (found.missing.highest >= np.array(complete, dtype=float) - 1e-12).all()
+
+
+def test_the_bounds_of_a_never_shown_factor_are_unknown(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        set_column("variant", "0")(rows)
+        lose([1], [7])(rows)
+
+    missing = read_observations(gate_csv(change=change), max_missing=0.1).missing
+    assert missing is not None
+    assert np.isnan(missing.lowest).tolist() == np.isnan(missing.highest).tolist() == [False, True, False, False]
+
+
+def test_one_arm_missing_more_is_refused_whatever_is_admitted(gate_csv: GateWriter) -> None:
+    """Six of six missing in one arm: p = 2 / 64. Five of five: p = 2 / 32, admitted."""
+    with pytest.raises(MissingError, match=r"one arm is missing more often \(exact p = 0.0312\)"):
+        read_observations(gate_csv(change=lose([], [1, 2, 3, 4, 5, 6])), max_missing=0.5)
+    assert read_observations(gate_csv(change=lose([], [1, 2, 3, 4, 5])), max_missing=0.5).missing is not None
+
+
+def test_missingness_that_follows_a_mask_is_refused(gate_csv: GateWriter) -> None:
+    shown = [number for number, row in enumerate(gate_rows(100, FACTORS)) if row["variant"] == "1"]
+    hidden = [number for number in range(100) if number not in shown]
+    with pytest.raises(MissingError, match=r"missing by whether variant is shown \(exact p = 0.0.*for 4 factors\)"):
+        read_observations(gate_csv(change=lose(shown[:12], hidden[:12])), max_missing=0.5)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_max_missing_is_a_share(gate_csv: GateWriter, share: float) -> None:
+    with pytest.raises(ParameterError, match="max_missing is"):
+        read_observations(gate_csv(), max_missing=share)
+
+
+def test_missing_rewards_outside_0_to_1_cannot_be_bounded(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        lose([1], [7])(rows)
+        rows[20]["reward"] = "1.5"
+
+    with pytest.raises(MissingError, match=r"a reward lies outside \[0, 1\]"):
+        read_observations(gate_csv(change=change), max_missing=0.1)
+
+
+def test_an_empty_mask_column_with_missing_rewards_is_refused(write: Writer) -> None:
+    rows = with_mask_column(gate_rows(100, FACTORS), FACTORS)
+    set_column("mask", "")(rows)
+    rows[0]["reward"] = ""
+    with pytest.raises(InputError, match="mask column is empty"):
+        read_observations(write(to_csv(rows)))
+
+
+def test_an_outcome_that_some_pairs_lack_is_noted_and_not_fitted(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        set_column("steps", "3")(rows)
+        set_column("bare_steps", "4")(rows)
+        rows[3]["steps"] = ""
+
+    found = read_observations(gate_csv(change=change))
+    assert list(found.masked) == ["reward"]
+    assert found.notes == ("steps is not fitted: some complete pairs lack it",)
+    assert len(found.task_ids) == 100
+
+
+def test_a_file_says_that_it_is_simulated(gate_csv: GateWriter) -> None:
+    assert read_observations(gate_csv(change=set_column("origin", "simulated with seed 0"))).simulated
+    assert not read_observations(gate_csv(change=set_column("origin", "rollouts"))).simulated
+    assert "100 simulated pairs" in str(read_observations(gate_csv(change=set_column("origin", "simulated"))))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task_id,bare_reward\n1,0\n", "column 'bare_reward' has no partner 'equipped_reward'"),
+        ("task_id,bare_reward,equipped_reward,equipped_steps\n1,0,1,3\n", "'equipped_steps' has no partner 'bare_"),
+        ("task_id,reward\n1,0\n", "no outcome columns equipped_reward and bare_reward; the columns are task_id, rew"),
+        ("task_id,bare_reward,equipped_reward\n1,0,x\n", "column equipped_reward: equipped_reward is 'x' at task 1"),
+    ],
+)
+def test_a_bad_comparison_file_is_refused(write: Writer, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_comparison(write(text))
+
+
+def test_a_comparison_file_given_as_a_gate_says_so(shared: Path) -> None:
+    with pytest.raises(InputError, match="column 'bare_reward' has no partner 'reward'"):
+        read_observations(shared / "data" / "published_test" / "base.csv")
+
+
+def gate_of(path: Path) -> dict[str, float | None]:
+    return fit_gate(read_observations(path), resamples=100).coefficients()
+
+
+def permuted(seed: int, rows: Rows) -> Rows:
+    """The same rows in another order, with their columns in another order."""
+    rng = np.random.default_rng(seed)
+    names = [str(name) for name in rng.permutation(list(rows[0]))]
+    return [{name: rows[number][name] for name in names} for number in rng.permutation(len(rows))]
+
+
+REUSED_FOLDER = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@REUSED_FOLDER
+@given(st.integers(0, 2**32))
+def test_shuffling_rows_or_columns_changes_nothing_but_order(write: Writer, seed: int) -> None:
+    rows = gate_rows(60, FACTORS)
+    first, second = gate_of(write(to_csv(rows))), gate_of(write(to_csv(permuted(seed, rows))))
+    assert set(first) == set(second)
+    assert [second[factor] for factor in FACTORS] == pytest.approx([first[factor] for factor in FACTORS], abs=1e-12)
+
+
+@REUSED_FOLDER
+@given(st.floats(-2, 2))
+def test_adding_a_constant_to_both_rewards_changes_nothing(write: Writer, constant: float) -> None:
+    rows = gate_rows(60, FACTORS)
+    moved = [row | {arm: repr(float(row[arm]) + constant) for arm in ("reward", "bare_reward")} for row in rows]
+    first, second = gate_of(write(to_csv(rows))), gate_of(write(to_csv(moved)))
+    assert list(second.values()) == pytest.approx(list(first.values()), abs=1e-9)
+
+
+def test_I21_rows_with_an_all_zero_mask_count(write: Writer) -> None:
+    """They do not move a coefficient, and they do inform the errors: the residual of such a row is its difference."""
+    rows = gate_rows(200, FACTORS)
+    bare = [row for row in rows if all(row[factor] == "0" for factor in FACTORS)]
+    assert len(bare) > 5
+    whole: Observations = read_observations(write(to_csv(rows), "all.csv"))
+    fewer = read_observations(write(to_csv([row for row in rows if row not in bare]), "fewer.csv"))
+    one, other = (fit_gate(found, resamples=100).outcomes["reward"].fit for found in (whole, fewer))
+    assert len(whole.task_ids) == one.nobs == 200
+    assert one.params == pytest.approx(other.params, abs=1e-12)
+    assert one.df_inference - other.df_inference == len(bare)
+    squares = [fit.bse_classical[0] ** 2 * fit.df_inference for fit in (one, other)]
+    lost = sum((float(row["reward"]) - float(row["bare_reward"])) ** 2 for row in bare)
+    X = whole.masks.astype(float)
+    assert squares[0] - squares[1] == pytest.approx(np.linalg.inv(X.T @ X)[0, 0] * lost)
+    assert lost > 0
+
+
+def test_columns_of_a_file_are_text(write: Writer) -> None:
+    found = read_columns(write("task_id,mask,reward,bare_reward\n007,0010,1.50,0\n"))
+    assert found.cells == {"task_id": ["007"], "mask": ["0010"], "reward": ["1.50"], "bare_reward": ["0"]}

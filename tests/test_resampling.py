@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from shopskill_lib import resampling
+from shopskill_lib.resampling import (
+    bca_interval,
+    bootstrap_coefficients,
+    bootstrap_means,
+    percentile_interval,
+    stability,
+    task_weights,
+)
+from shopskill_lib.selection import Rule
+from shopskill_lib.sources import Intervention
+
+FloatArray = NDArray[np.float64]
+
+
+def example(n: int = 40, seed: int = 0) -> tuple[FloatArray, NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(-1, 2, n).astype(float), rng.integers(0, 2, (n, 2))
+
+
+def test_weights_of_a_resample_sum_to_the_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resampling, "CHUNK_CELLS", 70)  # blocks of 10 resamples, the last one shorter
+    blocks = list(task_weights(7, 25, seed=0))
+    assert [block.shape for block in blocks] == [(10, 7), (10, 7), (5, 7)]
+    weights = np.concatenate(blocks)
+    assert (weights.sum(axis=1) == 7).all()
+    assert weights.min() == 0
+
+
+def test_weights_are_multinomial() -> None:
+    weights = np.concatenate(list(task_weights(5, 20_000, seed=0)))
+    expected = stats.binom.pmf(np.arange(6), 5, 1 / 5) * weights.size
+    observed = np.bincount(weights.astype(int).ravel(), minlength=6)
+    assert stats.chisquare(observed[:4], expected[:4] * observed[:4].sum() / expected[:4].sum()).pvalue > 1e-4
+    assert np.corrcoef(weights[:, 0], weights[:, 1])[0, 1] == pytest.approx(-1 / 4, abs=0.03)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
+    delta, masks = example()
+    one, same, other = (bootstrap_coefficients(delta, masks, np.arange(40), 200, seed).tobytes() for seed in (3, 3, 4))
+    assert one == same != other
+
+
+def test_a_resample_is_a_regression_on_the_repeated_rows() -> None:
+    delta, masks = example()
+    weights = next(task_weights(40, 20, seed=5)).astype(int)
+    refitted = bootstrap_coefficients(delta, masks, np.arange(40), 20, seed=5)
+    for counts, params in zip(weights, refitted, strict=True):
+        X, d = np.repeat(masks, counts, axis=0).astype(float), np.repeat(delta, counts)
+        assert params == pytest.approx(np.linalg.lstsq(X, d)[0], abs=1e-10)
+
+
+def test_rows_of_a_task_move_together() -> None:
+    delta, masks = example(30)
+    tasks = np.arange(30) % 10
+    weights = next(task_weights(10, 20, seed=5)).astype(int)
+    refitted = bootstrap_coefficients(delta, masks, tasks, 20, seed=5)
+    for counts, params in zip(weights, refitted, strict=True):
+        X, d = np.repeat(masks, counts[tasks], axis=0).astype(float), np.repeat(delta, counts[tasks])
+        assert params == pytest.approx(np.linalg.lstsq(X, d)[0], abs=1e-10)
+
+
+def test_resamples_without_full_rank_are_left_out() -> None:
+    """The second factor is shown for one task of five: resamples without that task have lower rank."""
+    masks = np.array([[1, 0], [0, 0], [1, 1], [1, 0], [1, 0]])
+    delta = np.array([1.0, 0, 1, 0, 1])
+    weights = next(task_weights(5, 300, seed=0))
+    usable = (weights[:, 2] > 0) & (weights[:, [0, 3, 4]].sum(axis=1) > 0)
+    refitted = bootstrap_coefficients(delta, masks, np.arange(5), 300, seed=0)
+    assert 0 < usable.sum() < 300
+    assert len(refitted) == usable.sum()
+    assert np.isfinite(refitted).all()
+
+
+def test_bootstrap_errors_agree_with_the_analytic_ones() -> None:
+    """Outside reference: the standard error of a mean difference is the bootstrap's, up to (n - 1) / n."""
+    delta, _ = example(200)
+    refitted = bootstrap_coefficients(delta, np.ones((200, 1), dtype=np.int64), np.arange(200), 20_000, seed=0)
+    assert refitted.std() == pytest.approx(delta.std() / np.sqrt(200), rel=0.02)
+
+
+def skewed(n: int = 60) -> FloatArray:
+    return np.random.default_rng(2).exponential(size=n) ** 2
+
+
+@pytest.mark.parametrize(("method", "alpha"), [("percentile", 0.05), ("percentile", 0.2), ("BCa", 0.05), ("BCa", 0.2)])
+def test_intervals_agree_with_scipy(method: str, alpha: float) -> None:
+    values = skewed()
+    means = bootstrap_means(values[:, None], 20_000, seed=0)[:, 0]
+    ours = percentile_interval(means, alpha) if method == "percentile" else bca_interval(values, means, alpha)
+    reference = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, confidence_level=1 - alpha, method=method, rng=np.random.default_rng(9)
+    ).confidence_interval
+    assert ours == pytest.approx(
+        (reference.low, reference.high), abs=0.1 * stats.sem(values)
+    )  # tenth of a standard error
+
+
+def test_bca_moves_to_the_long_tail_of_skewed_values() -> None:
+    values = skewed()
+    means = bootstrap_means(values[:, None], 20_000, seed=0)[:, 0]
+    plain, corrected = percentile_interval(means), bca_interval(values, means)
+    assert corrected[0] > plain[0]
+    assert corrected[1] > plain[1] + 0.1 * (plain[1] - plain[0])
+
+
+def test_bca_of_equal_values_is_that_value() -> None:
+    assert bca_interval(np.full(5, 0.25), np.full(100, 0.25)) == (0.25, 0.25)
+
+
+def test_metrics_share_their_resamples() -> None:
+    values = np.random.default_rng(0).normal(size=(30, 1))
+    means = bootstrap_means(np.hstack([values, 2 * values + 1]), 50, seed=1)
+    assert means[:, 1] == pytest.approx(2 * means[:, 0] + 1)
+
+
+def test_stability_by_hand() -> None:
+    """Four resamples of an old text, its rewrite and an ADD with K = 1; the gate selected the rewrite."""
+    items = (
+        Intervention("old", "s", "current", None, 1),
+        Intervention("new", "s", "candidate", "REWRITE", 1),
+        Intervention("add", "add", "candidate", "ADD", 2),
+    )
+    drawn = np.array(
+        [
+            [0.1, 0.3, 0.2],  # new wins its slot and ranks 1
+            [0.1, 0.3, 0.4],  # new ranks 2, over budget; add is selected
+            [0.2, 0.1, -0.1],  # old keeps its slot and is selected
+            [-0.2, -0.1, -0.3],  # nothing is positive; new ranks 1
+        ]
+    )
+    found = stability(drawn, np.array([False, True, False]), Rule(items, 1))
+    assert found.selection_frequency.tolist() == [0.25, 0.25, 0.25]
+    assert found.sign_probability.tolist() == [0.75, 0.75, 0.5]
+    assert found.rank_low == (1, 1, 1)
+    assert found.rank_high == (1, 2, 2)
+    assert (found.exact_set, found.resamples) == (0.25, 4)
+
+
+def test_a_factor_never_ranked_has_no_rank_interval() -> None:
+    items = (Intervention("old", "s", "current", None, 1), Intervention("new", "s", "candidate", "REWRITE", 1))
+    found = stability(np.array([[0.2, 0.1], [0.3, 0.1]]), np.array([True, False]), Rule(items, 1))
+    assert found.rank_low == (1, None)
+    assert found.rank_high == (1, None)
+    assert found.exact_set == 1
