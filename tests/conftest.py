@@ -1,4 +1,4 @@
-"""Shared fixtures: the folder of published data, and builders of small gate files."""
+"""Shared fixtures: the folder of published data, small shops, and builders of small gate files."""
 
 import json
 import os
@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from shopskill_lib.masks import Slot, assign
+from shopskill_lib.shops.catalog import Catalogue
+from shopskill_lib.shops.embedded import EmbeddedShop
+from shopskill_lib.shops.generator import generate_catalogue
 
 GateWriter = Callable[..., Path]
 Writer = Callable[..., Path]
@@ -22,6 +25,28 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"the published data are not at {folder}; set SHOPSKILL_SHARED to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def real_files(shared: Path) -> Path:
+    """Folder of the small real catalogue and its tasks."""
+    return shared / "data" / "shopsim_catalog"
+
+
+@pytest.fixture(scope="session")
+def catalogues() -> dict[str, Catalogue]:
+    """A generated catalogue of 2,000 products in each language."""
+    sizes = {"products": 2000, "train": 60, "val": 40, "test": 40}
+    return {"en": generate_catalogue(1, "en", **sizes), "zh": generate_catalogue(1, "zh", **sizes)}
+
+
+@pytest.fixture(scope="session")
+def shops(
+    catalogues: dict[str, Catalogue], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, EmbeddedShop]:
+    """The shops of these catalogues."""
+    cache = tmp_path_factory.mktemp("indexes")
+    return {language: EmbeddedShop(catalogue, cache) for language, catalogue in catalogues.items()}
 
 
 @pytest.fixture

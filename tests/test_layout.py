@@ -14,6 +14,17 @@ LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
     "errors",
+    "records",
+    "text",
+    "shops.protocol",
+    "shops.budget",
+    "shops.catalog",
+    "shops.splits",
+    "shops.reward",
+    "shops.generator",
+    "shops.search",
+    "shops.pages",
+    "shops.embedded",
     "console",
     "folders",
     "sources",
@@ -38,6 +49,8 @@ ORDER = [
 
 HOMES = {
     "statsmodels": {"ols"},
+    "rapidfuzz": {"text"},
+    "tantivy": {"shops.search"},
     "matplotlib": {"plots"},
     "seaborn": {"plots"},
     "papermill": {"run"},

@@ -1,0 +1,1 @@
+"""Shops: where an episode happens."""
