@@ -39,10 +39,10 @@ class Cue(NamedTuple):
     """Names of ideas that the sentence must all express; the first is the one that a negation turns round."""
 
 
-UNTAUGHT = Competences(query=0.6, persona=0.72, compare=0.55, exact=0.92, price=0.4, backtrack=0.5, stop=0.96)
+UNTAUGHT = Competences(query=0.65, persona=0.78, compare=0.65, exact=0.94, price=0.35, backtrack=0.55, stop=0.975)
 """Without a skill."""
 
-_RAISED = Competences(query=0.95, persona=0.9, compare=0.9, exact=0.98, price=0.97, backtrack=0.9, stop=0.99)
+_RAISED = Competences(query=0.97, persona=0.93, compare=0.92, exact=0.99, price=0.97, backtrack=0.9, stop=0.99)
 """With clear advice for it."""
 
 _LOWERED = Competences(query=0.4, persona=0.5, compare=0.3, exact=0.8, price=0.3, backtrack=0.3, stop=0.9)
@@ -51,7 +51,7 @@ _LOWERED = Competences(query=0.4, persona=0.5, compare=0.3, exact=0.8, price=0.3
 _ONE_SENTENCE = 0.85
 """Part of the way that one cue moves a competence; any further one of its sign goes the rest."""
 
-ATTENTION = 2e-5
+ATTENTION = 1.5e-5
 """Share of every competence that a token of skill text costs."""
 
 _IDEAS: dict[str, str] = {

@@ -141,11 +141,11 @@ def decide(view: View) -> Call:
 
 
 def _query(view: View) -> str:
-    """Return the words to search for: all that is asked, or the kind of product and little else."""
+    """Return the words to search for: all that is asked, or the kind of product and, later on, one thing more."""
     phrases = [phrase.text for phrase in view.request.phrases] or ["product"]
-    if view.searches and not view.patience:
-        return " ".join([*phrases, *_told(view)])
-    return " ".join(phrases if view.does("query") else phrases[:2])
+    if not view.does("query", str(view.searches)):
+        return " ".join(phrases[: 1 + view.searches])
+    return " ".join([*phrases, *_told(view)])
 
 
 def _told(view: View) -> list[str]:
