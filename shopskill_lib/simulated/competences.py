@@ -39,10 +39,10 @@ class Cue(NamedTuple):
     """Names of ideas that the sentence must all express; the first is the one that a negation turns round."""
 
 
-UNTAUGHT = Competences(query=0.65, persona=0.78, compare=0.65, exact=0.94, price=0.35, backtrack=0.55, stop=0.975)
+UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.34, backtrack=0.58, stop=0.975)
 """Without a skill."""
 
-_RAISED = Competences(query=0.97, persona=0.93, compare=0.92, exact=0.99, price=0.97, backtrack=0.9, stop=0.99)
+_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.95, backtrack=0.9, stop=0.99)
 """With clear advice for it."""
 
 _LOWERED = Competences(query=0.4, persona=0.5, compare=0.3, exact=0.8, price=0.3, backtrack=0.3, stop=0.9)

@@ -28,7 +28,7 @@ SLIPS = 0.003
 GLANCE = 3
 """Results that a shopper reads who does not read the whole page."""
 
-LOOKS = 3
+LOOKS = 2
 """Products opened a query because the last one did not fit, at most; and twice that because of a price."""
 
 LATE = 22
