@@ -143,10 +143,11 @@ def difference(after: list[Outcome], before: list[Outcome]) -> str:
 
 def report(name: str, outcomes: list[Outcome]) -> None:
     steps = [outcome.steps for outcome in outcomes]
+    limited = statistics.fmean(count >= MAX_STEPS for count in steps)
     print(
         f"  {name:20} reward {statistics.fmean(outcome.reward for outcome in outcomes):.3f}"
         f"  success {statistics.fmean(outcome.success for outcome in outcomes):.3f}"
-        f"  steps {statistics.fmean(steps):.2f}, at the limit {sum(count >= MAX_STEPS for count in steps) / len(steps):.3f}"
+        f"  steps {statistics.fmean(steps):.2f}, at the limit {limited:.3f}"
         f"  shopper {1e3 * sum(outcome.seconds for outcome in outcomes) / sum(steps):.2f} ms a call",
         flush=True,
     )
@@ -166,8 +167,10 @@ def measure(bench: Bench, draft: Hints) -> None:
     masked = bench.run(lambda seed, task_id: shown[seed, task_id], "masked")
     report("masked", masked)
     pairs = [new.reward - old.reward for new, old in zip(masked, bench.run(lambda *_: {}, "bare"), strict=True)]
-    print(f"  masked minus bare    mean {statistics.fmean(pairs):+.3f}, sd {statistics.stdev(pairs):.3f}, "
-          f"{sum(change == 0 for change in pairs) / len(pairs):.2f} of pairs exactly 0")
+    print(
+        f"  masked minus bare    mean {statistics.fmean(pairs):+.3f}, sd {statistics.stdev(pairs):.3f}, "
+        f"{sum(change == 0 for change in pairs) / len(pairs):.2f} of pairs exactly 0"
+    )
     for name, part in (("all helping", HELPING), ("all harming", HARMING), ("whole draft", tuple(draft))):
         outcomes = bench.run(lambda *_, part=part: {chunk: draft[chunk] for chunk in part})
         report(name, outcomes)

@@ -45,7 +45,7 @@ UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price
 _RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.95, backtrack=0.9, stop=0.99)
 """With clear advice for it."""
 
-_LOWERED = Competences(query=0.4, persona=0.5, compare=0.3, exact=0.8, price=0.3, backtrack=0.3, stop=0.9)
+_LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.35, stop=0.93)
 """With clear advice against it."""
 
 _ONE_SENTENCE = 0.85
@@ -61,7 +61,7 @@ _IDEAS: dict[str, str] = {
     "constraints": r"\b(?:requirements?|constraints?|conditions?|attributes?|criteri\w+|demands?|needs|features?)\b"
     r"|要求|条件|属性|需求|限制|特征|特点",
     "narrow": r"\b(?:short(?:er|est)?|brief|single[- ]word|one[- ]word|one (?:plain )?word|a single (?:plain )?word"
-    r"|broad(?:er|est)?|generic|nothing but the (?:kind|product))\b|一个词|单个词|简短|越短越|宽泛|笼统|只写品类|只搜品类",
+    r"|broad(?:er|est)?|generic|nothing but the (?:kind|product))\b|一个词|单个词|简短|越短越|宽泛|笼统|只[写搜]品类",
     "persona": r"\b(?:persona|profile|preferences?|(?:customer|shopper|buyer|user)['’]?s? (?:data|history|habits|record"
     r"|information|tastes?|sizes?|usual)|known of the (?:customer|shopper|buyer))\b"
     r"|画像|偏好|顾客(?:的)?(?:资料|信息|记录|习惯|尺[寸码])|用户(?:的)?(?:资料|信息|记录|习惯|尺[寸码])|已知的顾客|喜好",
@@ -87,21 +87,22 @@ _IDEAS: dict[str, str] = {
     r"|规格|所选|选定|选好|选完|选中|组合",
     "verify": r"\b(?:check\w*|verif\w+|confirm\w*|re-?read\w*|look at|compare|note|recheck\w*|make sure|read)\b"
     r"|核对|检查|确认|核实|查看|复核|再看|看一[眼遍]|验证",
-    "trust": r"\b(?:trust\w*|enough|suffic\w+|good enough|rely|reliable|waste\w*)\b|相信|足够|就够|可信|信任|不必再|浪费",
-    "listed": r"\b(?:list(?:ed|ing)?|results? page|search results?|lower end|range)\b|列表|搜索结果|结果页|标价|区间|下限",
+    "trust": r"\b(?:trust\w*|enough|suffic\w+|good enough|rely|reliable|waste\w*)\b|相信|足够|就够|信任|不必再|浪费",
+    "listed": r"\b(?:list(?:ed|ing)?|results? page|search results?|lower end|range)\b|列表|结果页|标价|区间|下限",
     "leave": r"\b(?:go(?:ing)? back|return\w*|leave|leaving|abandon\w*|backtrack\w*|step back|start over|give up on"
-    r"|drop (?:it|the product)|move on|turn back|retreat)\b|返回|退回|回到|回退|放弃这|离开|换一[个件款]|另换|重新搜索|掉头",
+    r"|drop (?:it|the product)|move on|turn back|retreat)\b"
+    r"|返回|退回|回到|回退|放弃这|离开|换一[个件款]|另换|重新搜索|掉头",
     "wrong": r"\b(?:wrong|miss(?:es|ing)|lacks?|lacking|fail(?:s|ed)?|mismatch\w*|exceed\w*|unmet|does not (?:meet|fit"
     r"|match|offer)|too (?:dear|expensive)|over (?:the )?budget|not offered|unavailable|violat\w+|dead end)\b"
     r"|不符|缺少|没有|不满足|不合|超出|超过|超支|不对|错了|不匹配|无法满足|买不起",
-    "stay": r"\b(?:stay\w*|stick\w*|commit\w*|persist\w*|settle\w*|remain\w*|keep to)\b|坚持|留在|守住|不要离开|将就|认定",
+    "stay": r"\b(?:stay\w*|stick\w*|commit\w*|persist\w*|settle\w*|remain\w*|keep to)\b|坚持|留在|守住|将就|认定",
     "opened": r"\b(?:product|item|page|one|candidate|query|search)\b|商品|这[件个款]|页面|搜索",
-    "stop": r"\b(?:stop\w*|finish\w*|buy|purchase|conclude\w*|wrap up|end the)\b|停止|停下|收手|结束|下单|购买|买下|收尾",
+    "stop": r"\b(?:stop\w*|finish\w*|buy|purchase|conclude\w*|wrap up|end the)\b|停[止下]|收手|结束|下单|购买|买下",
     "met": r"\b(?:as soon as|once (?:every|all|a product|nothing)|when (?:every|all)|limited (?:number|steps|turns)"
     r"|(?:step|action|turn)s? (?:limit|budget|are limited)|few steps|run(?:ning)? out of)\b"
     r"|一旦|(?:全部|都)满足(?:后|就|时|便)|步数|步骤有限|次数有限|操作上限|用尽|耗尽",
     "keep_on": r"\b(?:keep|go on|continue|carry on)\b (?:on )?(?:\w+ )?(?:browsing|searching|looking|exploring|hunting)"
-    r"|\b(?:keep|continue) to (?:browse|search|look|explore)|继续(?:浏览|搜索|寻找|找|看|逛)|多逛|不断(?:浏览|搜索|寻找)",
+    r"|\b(?:keep|continue) to (?:browse|search|look|explore)|(?:继续|不断)(?:浏览|搜索|寻找|找|看|逛)|多逛",
 }
 
 CUES = (
@@ -158,10 +159,10 @@ def _advice(sentence: str) -> set[tuple[str, int]]:
 
 def _level(name: str, helping: int, harming: int) -> float:
     """Return a competence after so many helping and harming sentences, before the cost of attention."""
-    start = float(getattr(UNTAUGHT, name))
-    up = _share(helping) * (getattr(_RAISED, name) - start)
-    down = _share(harming) * (start - getattr(_LOWERED, name))
-    return start + up - down
+    start: float = getattr(UNTAUGHT, name)
+    raised: float = getattr(_RAISED, name)
+    lowered: float = getattr(_LOWERED, name)
+    return start + _share(helping) * (raised - start) + _share(harming) * (lowered - start)
 
 
 def _share(sentences: int) -> float:

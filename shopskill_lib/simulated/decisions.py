@@ -222,8 +222,7 @@ def _flaws(view: View, page: Page) -> list[str]:
     unmet = [
         phrase.text
         for phrase in view.request.phrases
-        if not phrase.words <= words
-        and all(named_value(phrase, axis.name, axis.values) is None for axis in page.axes)
+        if not phrase.words <= words and all(named_value(phrase, axis.name, axis.values) is None for axis in page.axes)
     ]
     return lacking + unmet
 

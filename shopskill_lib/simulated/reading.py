@@ -16,9 +16,7 @@ Words = frozenset[str]
 """Search tokens of a phrase or of a product."""
 
 _SPLIT = re.compile(r"[,，、。;；:：!！?？\n]|\.(?!\d)")
-_MONEY = re.compile(
-    r"[$¥￥]|\d\s*(?:元|块)|价格|价位|预算|价钱|\b(?:budget|price|cost|dollars|bucks)\b", re.IGNORECASE
-)
+_MONEY = re.compile(r"[$¥￥]|\d\s*(?:元|块)|价格|价位|预算|价钱|\b(?:budget|price|cost|dollars|bucks)\b", re.IGNORECASE)
 _LEADING = re.compile(
     r"^(?:(?:i|am|looking|for|this|please|find|me|a|an|good|one|of|these|need|want|the|following|it|should|be|is"
     r"|what|matters|to|my|choose|variant|has|have|buy|would|like|that|with)\b[\s'’]*)+"
@@ -152,7 +150,9 @@ def read_page(text: str) -> Page:
         head, _, options = text.partition("\n\n")
         fields = _fields(head)
         labels = [line[2:] for line in options.rpartition("\n\n")[2].splitlines() if line.startswith("- ")]
-        axes = tuple(_axis(*match.groups(), labels) for match in _AXIS.finditer(options.split("\n\n", 1)[0]))
+        axes = tuple(
+            _axis(match[1], match[2], match[3], labels) for match in _AXIS.finditer(options.split("\n\n", 1)[0])
+        )
         return Page((_item(fields),), True, axes, _amount(fields.get("selected", "")))
     if _RESULTS_PAGE.match(text):
         entries = ({"title": match[1], **_fields(match[2])} for match in _RESULT.finditer(text))
