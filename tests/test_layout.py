@@ -29,6 +29,12 @@ ORDER = [
     "shops.search",
     "shops.pages",
     "shops.embedded",
+    "simulated.competences",
+    "simulated.reading",
+    "simulated.decisions",
+    "simulated.shopper",
+    "simulated.wire",
+    "simulated.__main__",
     "sources",
     "masks",
     "ols",
@@ -59,7 +65,8 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"run"},
-    "argparse": {"console", "cli", "run"},
+    "httpx2": {"simulated.wire"},
+    "argparse": {"console", "cli", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
