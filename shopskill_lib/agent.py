@@ -13,7 +13,17 @@ from typing import Any
 
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.models import ChatModel
-from shopskill_lib.records import Hint, Language, ObservationState, Step, Task, canonical, fingerprint, render_hints
+from shopskill_lib.records import (
+    Hint,
+    Language,
+    ObservationState,
+    Step,
+    Task,
+    Treatment,
+    canonical,
+    fingerprint,
+    render_hints,
+)
 from shopskill_lib.replies import Fault, Reply, Stop, ToolCall, clean
 from shopskill_lib.shops.protocol import Session, Shop, StepResult
 
@@ -168,6 +178,11 @@ class _Conversation:
 def episode_seed(rollout_seed: int, arm: str, task_id: str, sample: int) -> int:
     """Return the seed of an episode; arms and samples draw anew (I21)."""
     return int.from_bytes(hashlib.sha256(f"{rollout_seed}:{arm}:{task_id}:{sample}".encode()).digest()[:4], "big")
+
+
+def constant(treatment: Treatment) -> Hints:
+    """Return the hints of a treatment that is the same for every task and page."""
+    return lambda task, page: treatment.hints  # noqa: ARG005 - the signature of hints
 
 
 def tools_of(state: ObservationState) -> list[dict[str, Any]]:
