@@ -3,7 +3,7 @@
 The estimator and the rule are METHOD M19-M22 exactly; intervals and stability stand beside them.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class Gate:
 
     def key(self) -> dict[str, Any]:
         """What makes this gate and no other: its data and its rule (M23)."""
-        factors = [(item.intervention_id, item.slot, item.kind) for item in self.observations.interventions]
+        factors = [asdict(item) for item in self.observations.interventions]
         return {"sha256": self.observations.sha256, "budget": self.budget, "factors": factors}
 
     def to_json(self) -> dict[str, Any]:
@@ -275,4 +275,7 @@ def _missing_notes(observations: Observations) -> tuple[str, ...]:
     if missing is None:
         return ()
     arms = (f"{arm} {', '.join(ids) or 'none'}" for arm, ids in (("masked", missing.masked), ("bare", missing.bare)))
-    return (f"missing episodes left out (M20): {'; '.join(arms)}; worst_low and worst_high bound each coefficient",)
+    return (
+        f"missing episodes left out (M20): {'; '.join(arms)}; "
+        "worst_low and worst_high bound what the fit on all pairs could have been",
+    )

@@ -4,7 +4,9 @@ Arrays and ids only. A *slot* is one logical chunk with its mutually exclusive v
 version, one column of the regression.
 """
 
+import csv
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +60,12 @@ class Assignments:
 
     def to_csv(self) -> str:
         """Return the frozen form: seed, split, task, sample, and one 0/1 column a factor."""
-        lines = [",".join(("mask_seed", "split", "task_id", "sample", *self.factors))]
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(("mask_seed", "split", "task_id", "sample", *self.factors))
         for task_id, sample, row in zip(self.task_ids, self.samples, self.masks, strict=True):
-            lines.append(",".join((str(self.mask_seed), self.split, task_id, str(sample), *map(str, row))))
-        return "\n".join(lines) + "\n"
+            writer.writerow((self.mask_seed, self.split, task_id, sample, *row))
+        return table.getvalue()
 
 
 def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:

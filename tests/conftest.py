@@ -1,8 +1,10 @@
 """Shared fixtures: the folder of published data, small shops, and builders of small gate files."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
 
 GateWriter = Callable[..., Path]
+Writer = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +41,7 @@ def catalogues() -> dict[str, Catalogue]:
 
 
 @pytest.fixture(scope="session")
-def shops(
-    catalogues: dict[str, Catalogue], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, EmbeddedShop]:
+def shops(catalogues: dict[str, Catalogue], tmp_path_factory: pytest.TempPathFactory) -> dict[str, EmbeddedShop]:
     """The shops of these catalogues."""
     cache = tmp_path_factory.mktemp("indexes")
     return {language: EmbeddedShop(catalogue, cache) for language, catalogue in catalogues.items()}
@@ -84,6 +85,11 @@ def with_mask_column(rows: Sequence[dict[str, str]], factors: Sequence[str]) -> 
         | {name: cell for name, cell in row.items() if name not in factors and name != "task_id"}
         for row in rows
     ]
+
+
+def write_interventions(write: Writer, *items: dict[str, Any]) -> Path:
+    """Write an interventions file with `write`."""
+    return write(json.dumps(list(items), ensure_ascii=False), "interventions.json")
 
 
 FACTORS = ("search", "variant", "核对规格", "budget")

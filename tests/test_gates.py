@@ -1,7 +1,7 @@
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,58 @@ def test_a_never_shown_factor_end_to_end(gate_csv: GateWriter) -> None:
     assert gate.outcomes["reward"].fit.names == tuple(name for name in FACTORS if name != "variant")
     assert any("never shown" in note for note in gate.notes)
     assert "never_shown" in str(gate)
+
+
+def test_several_rows_a_task_are_clustered_and_resampled_together(gate_csv: GateWriter) -> None:
+    """Every pair written twice as two samples: the same coefficients and the same resamples as once."""
+
+    def twice(rows: list[dict[str, str]]) -> None:
+        rows[:] = [row | {"sample": sample} for row in rows for sample in ("0", "1")]
+
+    once = fit_gate(read_observations(gate_csv()), resamples=200)
+    both = fit_gate(read_observations(gate_csv(change=twice)), resamples=200)
+    assert (both.to_json()["n_pairs"], both.to_json()["n_tasks"]) == (200, 100)
+    assert both.outcomes["reward"].fit.cov_type == "cluster"
+    assert both.coefficients() == pytest.approx(once.coefficients(), abs=1e-12)
+    assert both.stability.selection_frequency.tolist() == once.stability.selection_frequency.tolist()
+    assert both.outcomes["reward"].fit.bse == pytest.approx(once.outcomes["reward"].fit.bse, rel=0.1)
+
+
+FAMILY = [
+    {"intervention_id": "old", "kind": "current"},
+    {"intervention_id": "new-1", "logical_chunk_id": "old", "kind": "candidate", "operation": "REWRITE"},
+    {"intervention_id": "new-2", "logical_chunk_id": "old", "kind": "candidate", "operation": "REWRITE"},
+]
+
+
+def family_gate(write: Callable[..., Path], shown: Sequence[str]) -> Gate:
+    """One slot with an old text and two rewrites; only the versions named are ever drawn."""
+    states, rng = ["", *shown], np.random.default_rng(5)
+    rows = [
+        {"task_id": str(number)}
+        | {item["intervention_id"]: str(int(item["intervention_id"] == state)) for item in FAMILY}
+        | {"reward": str(int(rng.random() < (0.2 if state in ("", "old") else 0.9))), "bare_reward": "0"}
+        for number, state in enumerate(rng.choice(states, 120))
+    ]
+    named = write(json.dumps(FAMILY), "family.json")
+    return fit_gate(read_observations(write(to_csv(rows)), named), resamples=200)
+
+
+def test_I18_a_family_of_several_rewrites_has_one_winner_and_a_gain_for_each(write: Callable[..., Path]) -> None:
+    gate = family_gate(write, ["old", "new-1", "new-2"])
+    old, *new = gate.outcomes["reward"].fit.params
+    assert gate.rewrites()["new"].tolist() == ["new-1", "new-2"]
+    assert gate.rewrites()["gain"].tolist() == pytest.approx([alpha - old for alpha in new])
+    statuses = [decision.status for decision in gate.decisions]
+    assert sorted(statuses) == ["rewrite_loser", "rewrite_loser", "selected"]
+    assert gate.decisions[0].status == "rewrite_loser"
+    assert gate.stability.selection_frequency.sum() == pytest.approx(1)
+
+
+def test_a_rewrite_of_a_never_shown_text_has_no_gain(write: Callable[..., Path]) -> None:
+    gate = family_gate(write, ["new-1", "new-2"])
+    assert gate.rewrites().empty
+    assert gate.decisions[0].status == "never_shown"
 
 
 def test_the_selection_frequency_is_that_of_the_refitted_rule(gate_csv: GateWriter) -> None:

@@ -14,8 +14,12 @@ LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
     "errors",
+    "console",
+    "files",
+    "folders",
     "records",
     "text",
+    "skills",
     "shops.protocol",
     "shops.budget",
     "shops.catalog",
@@ -25,8 +29,6 @@ ORDER = [
     "shops.search",
     "shops.pages",
     "shops.embedded",
-    "console",
-    "folders",
     "sources",
     "masks",
     "ols",

@@ -16,21 +16,46 @@ from shopskill_lib.records import (
 )
 
 TASK = Task(
-    task_id="7", split="val", instruction="A red cup, no more than $5.",
-    instruction_simple="A cup, no more than $5.", persona={"preferences": {"color": ["red"]}},
-    attributes=("red",), options=(RequiredOption("size", "250 ml"),),
-    price_upper=5.0, gold_asin="1", category="Home›Cup",
+    task_id="7",
+    split="val",
+    instruction="A red cup, no more than $5.",
+    instruction_simple="A cup, no more than $5.",
+    persona={"preferences": {"color": ["red"]}},
+    attributes=("red",),
+    options=(RequiredOption("size", "250 ml"),),
+    price_upper=5.0,
+    gold_asin="1",
+    category="Home›Cup",
 )
 PRICE = PriceResolution(status="pass", method="single_listing_price", price=4.5)
 EXAMPLES: list[Record] = [
     TASK,
-    Product(asin="1", title="Cup", brand="B", shop="S", category="Home›Cup", attributes=("red",),
-            options={"size": {"250 ml": 4.5, "300 ml": None}}, pricing=(4.5,), description=""),
+    Product(
+        asin="1",
+        title="Cup",
+        brand="B",
+        shop="S",
+        category="Home›Cup",
+        attributes=("red",),
+        options={"size": {"250 ml": 4.5, "300 ml": None}},
+        pricing=(4.5,),
+        description="",
+    ),
     PRICE,
     Purchase(asin="1", title="Cup", category="Home›Cup", options={"size": "250 ml"}, price=PRICE),
-    RewardDetail(reward_version="v", termination_reason="action_limit", r_type=0, r_att=0, r_option=0,
-                 r_price=0, r_loose=0, r_strict=0, r_success=0, target_asin_match=False,
-                 price_verifiable=False),
+    RewardDetail(
+        reward_version="v",
+        termination_reason="action_limit",
+        r_type=0,
+        r_att=0,
+        r_option=0,
+        r_price=0,
+        r_loose=0,
+        r_strict=0,
+        r_success=0,
+        target_asin_match=False,
+        price_verifiable=False,
+    ),
 ]
 
 

@@ -142,6 +142,12 @@ def test_stability_by_hand() -> None:
     assert (found.exact_set, found.resamples) == (0.25, 4)
 
 
+def test_a_larger_set_is_not_the_exact_set() -> None:
+    items = (Intervention("a", "a", "draft", None, 1), Intervention("b", "b", "draft", None, 2))
+    drawn = np.array([[0.1, 0.2], [0.1, -0.1], [-0.1, -0.1], [0.2, -0.2]])
+    assert stability(drawn, np.array([True, False]), Rule(items, 2)).exact_set == 0.5
+
+
 def test_a_factor_never_ranked_has_no_rank_interval() -> None:
     items = (Intervention("old", "s", "current", None, 1), Intervention("new", "s", "candidate", "REWRITE", 1))
     found = stability(np.array([[0.2, 0.1], [0.3, 0.1]]), np.array([True, False]), Rule(items, 1))
