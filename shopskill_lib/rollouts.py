@@ -38,9 +38,9 @@ from shopskill_lib.records import (
 )
 from shopskill_lib.replies import clean
 from shopskill_lib.rolloutset import Forecast, Key, RolloutSet
-from shopskill_lib.shops.catalog import task_key
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.store import Store, best, locked
+from shopskill_lib.text import task_key
 
 MAX_ATTEMPTS = 3
 """Attempts at an episode, counted over all processes that worked on the run folder."""
