@@ -1,11 +1,12 @@
-"""A scripted shopper on the chat-completions wire, a loopback server of the test's own, and a clock that never waits."""
+"""A scripted shopper on the chat-completions wire, a loopback server, and a clock that never waits."""
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import httpx2
@@ -20,7 +21,7 @@ class Answer(NamedTuple):
 
     body: bytes
     status: int = 200
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     cut: int | None = None
     """Bytes of the body after which the connection is closed."""
 
