@@ -1,5 +1,6 @@
 """Files of one JSON record a line, that survive a killed process and a full disk."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -34,7 +35,8 @@ def append_lines(path: Path, records: Iterable[Record]) -> None:
                     raise OSError("the line was cut short; the disk may be full")
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(end)
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
                 raise
     except OSError as error:
         raise OutputError(

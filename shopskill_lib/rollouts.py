@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -250,6 +250,8 @@ class _Runner:
             ThreadPoolExecutor(min(threads, len(jobs)), "rollout") as pool,
         ):
             workers = [pool.submit(self._work) for _ in range(min(threads, len(jobs)))]
+            while wait(workers, timeout=0.2).not_done:  # a signal that reaches a worker is handled here
+                pass
         for worker in workers:
             worker.result()
         if self._queue:
