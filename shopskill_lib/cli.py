@@ -12,10 +12,14 @@ from shopskill_lib.files import write_json
 from shopskill_lib.lab import planted
 
 
+APART = {"run": "shopskill_lib.run", "truth": "shopskill_lib.lab.truth"}
+"""Commands that live in a process of their own, for what they import."""
+
+
 def main() -> int:
     """Run one command; 0 when it did its work, 2 when it could not."""
-    if sys.argv[1:2] == ["run"]:
-        return subprocess.run([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]], check=False).returncode
+    if sys.argv[1:2] and sys.argv[1] in APART:
+        return subprocess.run([sys.executable, "-m", APART[sys.argv[1]], *sys.argv[2:]], check=False).returncode
     return respond(_parser())
 
 
@@ -49,6 +53,7 @@ def _parser() -> Parser:
     simulate.set_defaults(command=_simulate)
 
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
+    commands.add_parser("truth", help="true effects of a run's chunks on the simulated shopper", add_help=False)
     return parser
 
 

@@ -55,6 +55,8 @@ ORDER = [
     "looks",
     "settings",
     "protocol",
+    "lab.direct",
+    "lab.truth",
     "lab.planted",
     "tables",
     "plots",
@@ -77,7 +79,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"run"},
-    "argparse": {"console", "cli", "run", "simulated.__main__"},
+    "argparse": {"console", "cli", "run", "lab.truth", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
