@@ -33,3 +33,4 @@ check: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python bench/gate.py
+	$(BIN)/python bench/agent.py
