@@ -30,3 +30,4 @@ check: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python bench/gate.py
+	$(BIN)/python bench/agent.py
