@@ -163,6 +163,10 @@ class Model(Protocol):
         """Ask once (see `ChatModel.reply`)."""
         ...
 
+    def close(self) -> None:
+        """Let go of whatever it holds."""
+        ...
+
 
 class _Failed(Exception):  # noqa: N818 - not an error yet: it may be tried again
     """A request that brought no reply."""

@@ -6,7 +6,7 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shopskill_lib import masks, rollouts
@@ -16,7 +16,7 @@ from shopskill_lib.files import read_text, write_bytes, write_json
 from shopskill_lib.folders import project
 from shopskill_lib.models import SIMULATED, Endpoint, connect
 from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
-from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.catalog import load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
@@ -167,6 +167,18 @@ def _interventions(skill: Skill) -> list[dict[str, object]]:
         {"intervention_id": chunk.chunk_id, "title": chunk.title, "kind": "draft", "order": place}
         for place, chunk in enumerate(skill.chunks, 1)
     ]
+
+
+def limited(bench: Bench, tasks: int) -> Bench:
+    """Return the bench with the first tasks of every split only."""
+    return replace(bench, tasks={split: found[:tasks] for split, found in bench.tasks.items()})
+
+
+def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
+    """Return what a plan will still ask of the model."""
+    reuse_from = Path(bench.settings.reuse_from) if bench.settings.reuse_from else None
+    seed = bench.settings.rollout_seed
+    return rollouts.forecast(plan, bench.agent, bench.folder, rollout_seed=seed, reuse_from=reuse_from)
 
 
 def assign(bench: Bench) -> masks.Assignments:

@@ -55,12 +55,14 @@ ORDER = [
     "looks",
     "settings",
     "protocol",
+    "status",
     "lab.direct",
     "lab.truth",
     "lab.planted",
     "tables",
     "plots",
     "report",
+    "parameters",
     "run",
     "cli",
 ]
@@ -75,11 +77,11 @@ HOMES = {
     "tqdm": {"rollouts"},
     "matplotlib": {"plots"},
     "seaborn": {"plots"},
-    "papermill": {"run"},
+    "papermill": {"parameters", "run"},
     "nbconvert": {"report"},
     "nbformat": {"report"},
-    "yaml": {"run"},
-    "argparse": {"console", "cli", "run", "lab.truth", "simulated.__main__"},
+    "yaml": {"parameters"},
+    "argparse": {"console", "cli", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 

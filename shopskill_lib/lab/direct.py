@@ -29,6 +29,9 @@ class DirectModel:
         """Return the same model with another meter."""
         return replace(self, meter=meter)
 
+    def close(self) -> None:
+        """Let go of nothing: a function holds nothing."""
+
     def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
         """Ask the shopper once.
 

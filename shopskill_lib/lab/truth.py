@@ -4,12 +4,11 @@ The population value of M19 is the least-squares fit of the expected reward minu
 the effect of a chunk alone is the expected reward with nothing but that chunk, minus bare. Both are means over many
 draws. A draw of a task is one seed, shared by every episode in it: bare, a mask, its complement (which has the same
 marginals and cancels what the mask has not to do with), later on each chunk alone. Tasks are fixed: errors are those
-of the drawing only. This is also the command `shopskill truth`, in a process of its own like `shopskill run`.
+of the drawing only.
 """
 
-import argparse
 import io
-import sys
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,8 +25,7 @@ from numpy.typing import NDArray
 
 from shopskill_lib import masks, ols, protocol
 from shopskill_lib.agent import constant, episode_seed, run_episode
-from shopskill_lib.console import Parser, respond
-from shopskill_lib.errors import DesignError, InputError, ParameterError
+from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.files import parse_json, read_bytes, read_text, write_bytes, write_json
 from shopskill_lib.folders import project
 from shopskill_lib.lab.direct import DirectModel
@@ -57,8 +55,8 @@ MOST_DRAWS = 1024
 PROBED = 10
 """Tasks whose first rewards are kept, to tell later whether the shopper still behaves the same."""
 
-PATHS = ("draft", "catalogue", "splits", "prompts_dir")
-"""Settings that name files: in `params.json` relative to the run folder."""
+TABLE = "truth.csv"
+"""In the run folder; its facts are beside it in `truth.json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +104,10 @@ def identity(bench: Bench) -> str:
 
 
 def open_run(folder: Path) -> Bench:
-    """Set up what a run folder's `params.json` says.
-
-    Raises:
-        InputError: there is no such file, or it holds no parameters.
-        ParameterError: a parameter has a value that it cannot have.
-    """
-    path = folder / "params.json"
-    names = parse_json(read_text(path), str(path))
-    if not isinstance(names, dict):
-        raise InputError(
-            "this is no object", where=str(path), allowed="the parameters of a run", todo="run the notebooks here first"
-        )
-    settings = Settings.of(names)
-    given = {name: str(folder.absolute() / getattr(settings, name)) for name in PATHS if getattr(settings, name)}
-    return protocol.set_up(settings.model_copy(update=given), folder)
+    """Set up what a run folder's `params.json` says (see `Settings.of_run` for what is refused)."""
+    settings = Settings.of_run(folder)
+    _refuse_real(settings)
+    return protocol.set_up(settings, folder)
 
 
 def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
@@ -135,7 +122,7 @@ def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
         ParameterError: the model is real, or a number is out of range.
         DesignError: the precision is not reached with `MOST_DRAWS` draws.
     """
-    _refuse_real(bench)
+    _refuse_real(bench.settings)
     if draws < 2 or processes < 1:
         raise ParameterError(
             f"draws is {draws} and processes is {processes}",
@@ -143,11 +130,11 @@ def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
             allowed="2 or more draws, 1 or more processes",
             todo="correct the number",
         )
-    known = _load(bench.folder / "truth.csv", identity(bench))
+    known = _load(bench.folder / TABLE, identity(bench))
     if known is not None and known.facts["draws"] >= draws and known.facts["largest_share"] <= _share(bench):
         return known
     truth = _compute(bench, draws, processes)
-    _keep(truth, bench.folder / "truth.csv")
+    _keep(truth, bench.folder / TABLE)
     return truth
 
 
@@ -163,19 +150,19 @@ def read(folder: Path, bench: Bench | None = None) -> pd.DataFrame | None:
     """
     if bench is None and not (folder / "params.json").exists():
         return None
-    bench = bench or open_run(folder)
+    bench = bench or protocol.set_up(Settings.of_run(folder), folder)
     wanted = identity(bench)
     stored = project() / "drafts" / f"truth_{bench.settings.language}.csv"
-    found = _load(folder / "truth.csv", wanted) or _load(stored, wanted)
+    found = _load(folder / TABLE, wanted) or _load(stored, wanted)
     return None if found is None else found.table
 
 
-def _refuse_real(bench: Bench) -> None:
+def _refuse_real(settings: Settings) -> None:
     """Refuse a model that only its endpoint can speak for."""
-    if bench.settings.policy_url != SIMULATED:
+    if settings.policy_url != SIMULATED:
         raise ParameterError(
-            f"the truth of a real model cannot be computed ({bench.settings.policy_model})",
-            where=f"policy_url {bench.settings.policy_url}",
+            f"the truth of a real model cannot be computed ({settings.policy_model})",
+            where=f"policy_url {settings.policy_url}",
             allowed=f"policy_url {SIMULATED!r}: the shopper that ships, called without a wire",
             todo="read the intervals of the gate instead; only a simulated policy has a known truth",
         )
@@ -183,7 +170,7 @@ def _refuse_real(bench: Bench) -> None:
 
 def _share(bench: Bench) -> float:
     """Return the largest share of the error of a gate with one masked rollout a task that a true value may have."""
-    return 1 / (PRECISION * float(bench.settings.masked_samples) ** 0.5)
+    return 1 / (PRECISION * math.sqrt(bench.settings.masked_samples))
 
 
 def _keep(truth: Truth, path: Path) -> None:
@@ -429,24 +416,3 @@ def _episode(bench: Bench, task: Task, mask: Sequence[int], seed: int) -> tuple[
 
 def _forget(step: Step) -> None:
     """Keep nothing of a step."""
-
-
-def _parser() -> Parser:
-    """Describe the command."""
-    parser = Parser(prog="shopskill truth", description="true effect of every chunk on the simulated shopper")
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
-    parser.add_argument("--draws", type=int, default=DRAWS, help="draws a task at least")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.set_defaults(command=_truth)
-    return parser
-
-
-def _truth(options: argparse.Namespace) -> str:
-    """Measure the truth of a run; answer with the table and its place."""
-    bench = open_run(options.run)
-    truth = measure(bench, draws=options.draws, processes=options.processes)
-    return f"{truth}\ntruth: {options.run / 'truth.csv'}"
-
-
-if __name__ == "__main__":
-    sys.exit(respond(_parser()))
