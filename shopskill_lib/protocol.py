@@ -13,7 +13,6 @@ from shopskill_lib import masks, rollouts
 from shopskill_lib.agent import Agent, load_prompts
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.files import read_text, write_bytes, write_json
-from shopskill_lib.folders import project
 from shopskill_lib.models import SIMULATED, Endpoint, connect
 from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
@@ -24,6 +23,9 @@ from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.shops.splits import load_splits, with_splits
 from shopskill_lib.simulated import wire
 from shopskill_lib.skills import Skill, read_skill
+
+DRAFTS = Path(__file__).with_name("drafts")
+"""The shipped drafts, one a language."""
 
 BARE = make_treatment("bare", ())
 
@@ -79,7 +81,7 @@ def set_up(settings: Settings, folder: Path) -> Bench:
     )
     model = connect(endpoint, transport=wire.transport() if settings.policy_url == SIMULATED else None)
     prompts = load_prompts(settings.language, settings.prompts_dir)
-    draft = Path(settings.draft) if settings.draft else project() / "drafts" / f"skill_{settings.language}.md"
+    draft = Path(settings.draft) if settings.draft else DRAFTS / f"skill_{settings.language}.md"
     return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), tasks, read_skill(draft))
 
 

@@ -134,7 +134,7 @@ def _run_notebook(notebook: Path, run_dir: Path, parameters: Mapping[str, Scalar
             parameters=dict(parameters),
             cwd=str(run_dir),
             progress_bar=False,
-            extra_arguments=["--log-level=ERROR"],
+            extra_arguments=["--log-level=CRITICAL"],
         )
     except papermill.PapermillExecutionError as error:
         message = " ".join(error.evalue.split())

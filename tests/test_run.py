@@ -95,7 +95,7 @@ def test_plain_papermill_runs_a_notebook_on_a_file(finished: Path, tmp_path: Pat
     papermill.execute_notebook(
         str(ROOT / "notebooks" / "03_gate_a.ipynb"),
         str(tmp_path / "by_hand.ipynb"),
-        parameters={"observations": str(finished / "observations.csv"), "run_dir": str(tmp_path), "resamples": 200},
+        parameters={"observations": str(finished / "observations.csv"), "run_dir": str(tmp_path), "budget": 8},
         progress_bar=False,
     )
     gate = record(tmp_path / "gate_a.json")
