@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from shopskill_lib.errors import SetupError
@@ -41,7 +42,7 @@ class DirectModel:
         answer = respond(
             {
                 "model": self.endpoint.model,
-                "messages": [json.loads(message) for message in messages],
+                "messages": [_decode(message) for message in messages],
                 "tools": tools,
                 "temperature": self.endpoint.temperature,
                 "max_tokens": self.endpoint.max_tokens,
@@ -59,3 +60,9 @@ class DirectModel:
         if self.meter is not None:
             self.meter(CallCost("call" if reply.calls else "fault", reply.usage, reply.tries, reply.seconds))
         return reply
+
+
+@lru_cache(maxsize=4096)
+def _decode(message: bytes) -> Any:
+    """Decode a message once: a conversation sends it at every turn; the shopper changes nothing in it."""
+    return json.loads(message)

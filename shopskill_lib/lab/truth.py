@@ -27,7 +27,6 @@ from shopskill_lib import masks, ols, protocol
 from shopskill_lib.agent import constant, episode_seed, run_episode
 from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.files import parse_json, read_bytes, read_text, write_bytes, write_json
-from shopskill_lib.folders import project
 from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import Bench
@@ -152,7 +151,7 @@ def read(folder: Path, bench: Bench | None = None) -> pd.DataFrame | None:
         return None
     bench = bench or protocol.set_up(Settings.of_run(folder), folder)
     wanted = identity(bench)
-    stored = project() / "drafts" / f"truth_{bench.settings.language}.csv"
+    stored = protocol.DRAFTS / f"truth_{bench.settings.language}.csv"
     found = _load(folder / TABLE, wanted) or _load(stored, wanted)
     return None if found is None else found.table
 
@@ -191,7 +190,7 @@ def _load(path: Path, wanted: str) -> Truth | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class Sample:
     """Episodes of n tasks, D draws and m rows a draw that share a seed; row 0 is bare.
 
     Attributes:
@@ -210,7 +209,7 @@ class _Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Estimate:
+class Estimate:
     """(K,) values, their errors and the errors of a gate on the same tasks."""
 
     value: FloatArray
@@ -230,21 +229,21 @@ Design = Callable[[range], IntArray]
 def _compute(bench: Bench, draws: int, processes: int) -> Truth:
     """Run draws until the errors are small enough."""
     started, most = time.monotonic(), _share(bench)
-    with _Player(bench, processes) as player:
-        main = _draw(player, partial(_company_masks, bench), draws, lambda sample: _company(sample).share, most)
-        company = _company(main)
-        gate_error = company.gate_error
+    with Player(bench, processes) as player:
+        main = _draw(player, partial(company_masks, bench), draws, lambda sample: company(sample).share, most)
+        together = company(main)
+        gate_error = together.gate_error
         single = _draw(
             player,
-            partial(_alone_masks, bench),
+            partial(alone_masks, bench),
             min(draws, ALONE_DRAWS),
-            lambda sample: _alone(sample, gate_error).share,
+            lambda sample: alone(sample, gate_error).share,
             most,
         )
-    return _gather(bench, (main, single), (company, _alone(single, gate_error)), time.monotonic() - started)
+    return _gather(bench, (main, single), (together, alone(single, gate_error)), time.monotonic() - started)
 
 
-def _draw(player: "_Player", design: Design, draws: int, share: Callable[[_Sample], float], most: float) -> _Sample:
+def _draw(player: "Player", design: Design, draws: int, share: Callable[[Sample], float], most: float) -> Sample:
     """Double the draws until the largest error is small enough.
 
     Raises:
@@ -261,7 +260,7 @@ def _draw(player: "_Player", design: Design, draws: int, share: Callable[[_Sampl
                 todo="give more tasks",
             )
         more = player.play(design(range(drawn, 2 * drawn)), drawn)
-        sample = _Sample(
+        sample = Sample(
             np.concatenate([sample.masks, more.masks], axis=1),
             np.concatenate([sample.reward, more.reward], axis=1),
             np.concatenate([sample.success, more.success], axis=1),
@@ -269,7 +268,7 @@ def _draw(player: "_Player", design: Design, draws: int, share: Callable[[_Sampl
     return sample
 
 
-def _company_masks(bench: Bench, draws: range) -> IntArray:
+def company_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare, a mask of M17 and its complement for every task and draw."""
     slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
     ids = [task.task_id for task in bench.tasks["val"]]
@@ -278,14 +277,14 @@ def _company_masks(bench: Bench, draws: range) -> IntArray:
     return np.stack([np.zeros_like(shown), shown, 1 - shown], axis=2)
 
 
-def _alone_masks(bench: Bench, draws: range) -> IntArray:
+def alone_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare and each chunk alone for every task and draw."""
     K = len(bench.skill.ids)
     rows = np.vstack([np.zeros((1, K), dtype=np.int64), np.eye(K, dtype=np.int64)])
     return np.broadcast_to(rows, (len(bench.tasks["val"]), len(draws), K + 1, K))
 
 
-def _company(sample: _Sample) -> _Estimate:
+def company(sample: Sample) -> Estimate:
     """Fit M19 to all rows; errors from the scatter of a task's draws around their mean, as tasks are fixed."""
     n, D, _, K = sample.masks.shape
     C = sample.masks[:, :, 1:].astype(np.float64)
@@ -299,33 +298,33 @@ def _company(sample: _Sample) -> _Estimate:
     gate = ols.fit(
         _gate_delta(sample).ravel(), sample.masks[:, :, 1].reshape(-1, K), [""] * K, np.arange(n * D, dtype=np.int64)
     )
-    return _Estimate(beta, error, gate.bse * D**0.5)
+    return Estimate(beta, error, gate.bse * D**0.5)
 
 
-def _gate_delta(sample: _Sample) -> FloatArray:
+def _gate_delta(sample: Sample) -> FloatArray:
     """(n, D) differences as a gate has them: masked and bare of different seeds."""
     return sample.reward[:, :, 1] - np.roll(sample.reward[:, :, 0], 1, axis=1)
 
 
-def _alone(sample: _Sample, gate_error: FloatArray) -> _Estimate:
-    """Average the differences to bare; errors as in `_company`."""
+def alone(sample: Sample, gate_error: FloatArray) -> Estimate:
+    """Average the differences to bare; errors as in `company`."""
     n, D, _ = sample.delta.shape
     variance = sample.delta.var(axis=1, ddof=1).sum(axis=0) / D
-    return _Estimate(sample.delta.mean(axis=(0, 1)), np.sqrt(variance) / n, gate_error)
+    return Estimate(sample.delta.mean(axis=(0, 1)), np.sqrt(variance) / n, gate_error)
 
 
 def _gather(
-    bench: Bench, samples: tuple[_Sample, _Sample], estimates: tuple[_Estimate, _Estimate], seconds: float
+    bench: Bench, samples: tuple[Sample, Sample], estimates: tuple[Estimate, Estimate], seconds: float
 ) -> Truth:
     """Return the truth with its facts."""
-    (main, single), (company, alone) = samples, estimates
+    (main, single), (together, apart) = samples, estimates
     table = pd.DataFrame(
         {
             "intervention_id": bench.skill.ids,
-            "true_coefficient": company.value,
-            "true_error": company.error,
-            "alone": alone.value,
-            "alone_error": alone.error,
+            "true_coefficient": together.value,
+            "true_error": together.error,
+            "alone": apart.value,
+            "alone_error": apart.error,
         }
     )
     facts = {
@@ -337,8 +336,8 @@ def _gather(
         "alone_draws": single.reward.shape[1],
         "seed": SEED,
         "seconds": round(seconds),
-        "gate_error": dict(zip(bench.skill.ids, company.gate_error.round(6).tolist(), strict=True)),
-        "largest_share": max(company.share, alone.share),
+        "gate_error": dict(zip(bench.skill.ids, together.gate_error.round(6).tolist(), strict=True)),
+        "largest_share": max(together.share, apart.share),
         "bare_reward": float(main.reward[:, :, 0].mean()),
         "bare_success": float(main.success[:, :, 0].mean()),
         "masked_reward": float(main.reward[:, :, 1:].mean()),
@@ -348,31 +347,31 @@ def _gather(
     return Truth(table, facts)
 
 
-class _Player:
+class Player:
     """Runs episodes, on several processes or in this one."""
 
     def __init__(self, bench: Bench, processes: int) -> None:
         self._bench = bench
         self._pool = ProcessPoolExecutor(processes, get_context("spawn")) if processes > 1 else None
 
-    def __enter__(self) -> "_Player":
+    def __enter__(self) -> "Player":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def play(self, shown: IntArray, first: int) -> _Sample:
+    def play(self, shown: IntArray, first: int) -> Sample:
         """Run (n, D, m, K) masks of the val tasks, the draws counted from `first`."""
         if self._pool is None:
-            return _Sample(shown, *_play(off_the_wire(self._bench), shown, slice(None), first))
+            return Sample(shown, *_play(off_the_wire(self._bench), shown, slice(None), first))
         parts = [slice(start, start + 20) for start in range(0, len(shown), 20)]
         jobs = [
             self._pool.submit(_play_part, self._bench.settings, self._bench.folder, shown[part], part, first)
             for part in parts
         ]
         rewards, successes = zip(*(job.result() for job in jobs), strict=True)
-        return _Sample(shown, np.concatenate(rewards), np.concatenate(successes))
+        return Sample(shown, np.concatenate(rewards), np.concatenate(successes))
 
 
 def off_the_wire(bench: Bench) -> Bench:
