@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from shopskill_lib.lab import planted, truth
 
 
 def main() -> int:
-    """Run one command; 0 when it did its work, 2 when it could not."""
+    """Run one command and return its exit code; `run` takes this process over, signals and all."""
     if sys.argv[1:2] == ["run"]:
-        return subprocess.run([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]], check=False).returncode
+        os.execv(sys.executable, [sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]])
     return respond(_parser())
 
 
