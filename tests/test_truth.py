@@ -91,7 +91,7 @@ def test_episodes_of_a_draw_share_their_seed(shop_bench: Bench, monkeypatch: pyt
         player.play(truth.alone_masks(bench, range(2)), 0)
     wanted = {
         (task.task_id, episode_seed(truth.SEED, truth.ARM, task.task_id, draw))
-        for task in bench.tasks["val"]
+        for task in bench.tasks("val")
         for draw in range(2)
     }
     assert set(seeds) == wanted
@@ -212,7 +212,7 @@ def test_the_shopper_answers_alike_with_and_without_the_wire(shop_bench: Bench) 
     hints = make_treatment("x", [Hint(id=chunk.chunk_id, text=chunk.text) for chunk in DRAFT.chunks]).hints
     steps: dict[str, list[Step]] = {"wire": [], "direct": []}
     for name, bench in (("wire", shop_bench), ("direct", truth.off_the_wire(shop_bench))):
-        for task in bench.tasks["val"][:3]:
+        for task in bench.tasks("val")[:3]:
             run_episode(bench.agent, task, lambda *_: hints, 5, steps[name].append)
     unlike = {"seconds": 0.0}
     assert [step.model_copy(update=unlike) for step in steps["wire"]] == [

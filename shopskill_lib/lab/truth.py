@@ -96,7 +96,7 @@ def identity(bench: Bench) -> str:
             "shopper": SHOPPER_VERSION,
             "seed": SEED,
             "draft": [[chunk.chunk_id, chunk.title, chunk.text] for chunk in bench.skill.chunks],
-            "tasks": [[task.task_id, task.visible_instruction, task.persona] for task in bench.tasks["val"]],
+            "tasks": [[task.task_id, task.visible_instruction, task.persona] for task in bench.tasks("val")],
             **bench.agent.identity,
         }
     )
@@ -271,7 +271,7 @@ def _draw(player: "Player", design: Design, draws: int, share: Callable[[Sample]
 def company_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare, a mask of M17 and its complement for every task and draw."""
     slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
-    ids = [task.task_id for task in bench.tasks["val"]]
+    ids = [task.task_id for task in bench.tasks("val")]
     drawn = masks.assign(SEED, ARM, ids, slots, draws.stop).masks.reshape(len(ids), draws.stop, len(slots))
     shown = drawn[:, draws.start :]
     return np.stack([np.zeros_like(shown), shown, 1 - shown], axis=2)
@@ -281,7 +281,7 @@ def alone_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare and each chunk alone for every task and draw."""
     K = len(bench.skill.ids)
     rows = np.vstack([np.zeros((1, K), dtype=np.int64), np.eye(K, dtype=np.int64)])
-    return np.broadcast_to(rows, (len(bench.tasks["val"]), len(draws), K + 1, K))
+    return np.broadcast_to(rows, (len(bench.tasks("val")), len(draws), K + 1, K))
 
 
 def company(sample: Sample) -> Estimate:
@@ -395,7 +395,7 @@ def _play_part(
 def _play(bench: Bench, shown: IntArray, part: slice, first: int) -> tuple[FloatArray, FloatArray]:
     """Return (n, D, m) rewards and successes of these masks of a part of the val tasks."""
     results = np.empty((*shown.shape[:3], 2))
-    for place, task in enumerate(bench.tasks["val"][part]):
+    for place, task in enumerate(bench.tasks("val")[part]):
         for draw in range(shown.shape[1]):
             seed = episode_seed(SEED, ARM, task.task_id, first + draw)
             for row, mask in enumerate(shown[place, draw].tolist()):
