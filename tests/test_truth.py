@@ -183,15 +183,15 @@ def test_numbers_out_of_range_and_a_folder_without_run(shop_bench: Bench, tmp_pa
 def test_draws_grow_until_the_errors_are_small(
     shop_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = replace(protocol.limited(shop_bench, 12), folder=tmp_path)
-    monkeypatch.setattr(truth, "PRECISION", 16)
-    grown = truth.measure(bench, draws=2)
-    assert grown.facts["draws"] > 2
-    assert grown.facts["largest_share"] <= 1 / 16
+    bench = replace(shop_bench, folder=tmp_path)
+    monkeypatch.setattr(truth, "PRECISION", 9)
+    grown = truth.measure(bench, draws=DRAWS)
+    assert grown.facts["draws"] > DRAWS
+    assert grown.facts["largest_share"] <= 1 / 9
     monkeypatch.setattr(truth, "PRECISION", 1000)
-    monkeypatch.setattr(truth, "MOST_DRAWS", 4)
-    with pytest.raises(DesignError, match="after 4 draws"):
-        truth.measure(bench, draws=2)
+    monkeypatch.setattr(truth, "MOST_DRAWS", DRAWS)
+    with pytest.raises(DesignError, match=f"after {DRAWS} draws"):
+        truth.measure(bench, draws=DRAWS)
 
 
 def test_the_command_on_two_processes_equals_one(cache: Path) -> None:

@@ -110,7 +110,7 @@ def open_run(folder: Path) -> Bench:
 
 
 def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
-    """Return the truth of a bench's draft: from its run folder where it is known, else by running the episodes.
+    """Return the truth of a bench's draft, where it is known or by running the episodes, and keep it in its folder.
 
     Args:
         bench: shop, val tasks, draft and a simulated model.
@@ -129,10 +129,9 @@ def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
             allowed="2 or more draws, 1 or more processes",
             todo="correct the number",
         )
-    known = _load(bench.folder / TABLE, identity(bench))
-    if known is not None and known.facts["draws"] >= draws and known.facts["largest_share"] <= _share(bench):
-        return known
-    truth = _compute(bench, draws, processes)
+    truth = _find(bench.folder, bench)
+    if truth is None or truth.facts["draws"] < draws or truth.facts["largest_share"] > _share(bench):
+        truth = _compute(bench, draws, processes)
     _keep(truth, bench.folder / TABLE)
     return truth
 
@@ -149,11 +148,15 @@ def read(folder: Path, bench: Bench | None = None) -> pd.DataFrame | None:
     """
     if bench is None and not (folder / "params.json").exists():
         return None
-    bench = bench or protocol.set_up(Settings.of_run(folder), folder)
+    found = _find(folder, bench or protocol.set_up(Settings.of_run(folder), folder))
+    return None if found is None else found.table
+
+
+def _find(folder: Path, bench: Bench) -> Truth | None:
+    """Return the bench's truth from a run folder, or the stored one of a shipped draft."""
     wanted = identity(bench)
     stored = protocol.DRAFTS / f"truth_{bench.settings.language}.csv"
-    found = _load(folder / TABLE, wanted) or _load(stored, wanted)
-    return None if found is None else found.table
+    return _load(folder / TABLE, wanted) or _load(stored, wanted)
 
 
 def _refuse_real(settings: Settings) -> None:
