@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shopskill_lib.masks import Slot, assign
 from shopskill_lib.records import Language, Task
 from shopskill_lib.shops.embedded import EmbeddedShop
@@ -29,6 +31,8 @@ from shopskill_lib.simulated.shopper import respond
 HELPING = ("search-words", "unspoken-wishes", "several-candidates", "options", "final-amount", "way-out")
 HARMING = ("broad-searches", "request-speaks", "ranking", "sensible-variants")
 """Chunks of the draft by what they are meant to do; the other six are meant to do nothing."""
+
+INTERACTING = ("final-amount", "way-out")
 
 ROOT = Path(__file__).parents[1]
 MAX_STEPS = 30
@@ -133,12 +137,17 @@ class Bench:
         ]
 
 
+def rewards(outcomes: list[Outcome]) -> np.ndarray:
+    return np.array([outcome.reward for outcome in outcomes])
+
+
+def with_error(values: np.ndarray) -> str:
+    return f"{values.mean():+.4f} ({values.std(ddof=1) / len(values) ** 0.5:.4f})"
+
+
 def difference(after: list[Outcome], before: list[Outcome]) -> str:
-    pairs = list(zip(after, before, strict=True))
-    changes = [new.reward - old.reward for new, old in pairs]
-    error = statistics.stdev(changes) / len(changes) ** 0.5
-    success = statistics.fmean(new.success - old.success for new, old in pairs)
-    return f"{statistics.fmean(changes):+.4f} ({error:.4f})  success {success:+.4f}"
+    success = statistics.fmean(new.success - old.success for new, old in zip(after, before, strict=True))
+    return f"{with_error(rewards(after) - rewards(before))}  success {success:+.4f}"
 
 
 def report(name: str, outcomes: list[Outcome]) -> None:
@@ -153,34 +162,43 @@ def report(name: str, outcomes: list[Outcome]) -> None:
     )
 
 
-def measure(bench: Bench, draft: Hints) -> None:
-    """Print the level of the arms, the spread of a pair and the effect of every chunk."""
-    bare = bench.run(lambda *_: {})
+def arms(bench: Bench, draft: Hints, shown: dict[tuple[int, str], Hints], bare: list[Outcome]) -> None:
+    """Print the level of every arm, the spread of a gate's pair and the interaction."""
     report("bare", bare)
-    task_ids = [task.task_id for task in bench.tasks]
-    masks = {seed: assign(seed, "val", task_ids, [Slot(name, (name,)) for name in draft]) for seed in bench.seeds}
-    shown = {
-        (seed, task_id): {name: draft[name] for name, on in zip(draft, row, strict=True) if on}
-        for seed, found in masks.items()
-        for task_id, row in zip(task_ids, found.masks.tolist(), strict=True)
-    }
     masked = bench.run(lambda seed, task_id: shown[seed, task_id], "masked")
     report("masked", masked)
-    pairs = [new.reward - old.reward for new, old in zip(masked, bench.run(lambda *_: {}, "bare"), strict=True)]
-    print(
-        f"  masked minus bare    mean {statistics.fmean(pairs):+.3f}, sd {statistics.stdev(pairs):.3f}, "
-        f"{sum(change == 0 for change in pairs) / len(pairs):.2f} of pairs exactly 0"
-    )
+    pairs = rewards(masked) - rewards(bench.run(lambda *_: {}, "bare"))
+    print(f"  masked minus bare    {with_error(pairs)}, sd {pairs.std():.3f}, {(pairs == 0).mean():.2f} exactly 0")
     for name, part in (("all helping", HELPING), ("all harming", HARMING), ("whole draft", tuple(draft))):
         outcomes = bench.run(lambda *_, part=part: {chunk: draft[chunk] for chunk in part})
         report(name, outcomes)
         print(f"  {'':20} {difference(outcomes, bare)}")
+    single = [rewards(bench.run(lambda *_, name=name: {name: draft[name]})) for name in INTERACTING]
+    both = rewards(bench.run(lambda *_: {name: draft[name] for name in INTERACTING}))
+    print(f"  interaction of {' and '.join(INTERACTING)} {with_error(both - sum(single) + rewards(bare))}")
+
+
+def effects(bench: Bench, draft: Hints, shown: dict[tuple[int, str], Hints], bare: list[Outcome]) -> None:
+    """Print what every chunk does alone, and in company of half of the others."""
     for name in draft:
         kind = "helps" if name in HELPING else "harms" if name in HARMING else "-"
         alone = difference(bench.run(lambda *_, name=name: {name: draft[name]}), bare)
         with_it = bench.run(lambda *key, name=name: {**shown[key], name: draft[name]})
         without = bench.run(lambda *key, name=name: {k: v for k, v in shown[key].items() if k != name})
         print(f"  {name:20} {kind:6} alone {alone}  in company {difference(with_it, without)}", flush=True)
+
+
+def measure(bench: Bench, draft: Hints) -> None:
+    task_ids = [task.task_id for task in bench.tasks]
+    slots = [Slot(name, (name,)) for name in draft]
+    shown = {
+        (seed, task_id): {name: draft[name] for name, on in zip(draft, row, strict=True) if on}
+        for seed in bench.seeds
+        for task_id, row in zip(task_ids, assign(seed, "val", task_ids, slots).masks.tolist(), strict=True)
+    }
+    bare = bench.run(lambda *_: {})
+    arms(bench, draft, shown, bare)
+    effects(bench, draft, shown, bare)
 
 
 def main() -> None:

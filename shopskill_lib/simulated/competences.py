@@ -132,7 +132,7 @@ _NEGATED = {name: re.compile(f"{_NEGATION}(?:{pattern})") for name, pattern in _
 _SENTENCE = re.compile(r"[.!?](?=\s|$)|[。！？；;\n]+")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def learn(skill: str) -> Competences:
     """Return the competences of a shopper who has read a skill text.
 
@@ -147,14 +147,15 @@ def learn(skill: str) -> Competences:
     return Competences(*(_level(name, *found[name]) * attention for name in Competences._fields))
 
 
-def _advice(sentence: str) -> set[tuple[str, int]]:
+@lru_cache(maxsize=8192)
+def _advice(sentence: str) -> frozenset[tuple[str, int]]:
     """Return the competences that a sentence speaks of, with 1 for and -1 against."""
     ideas = {name for name, pattern in _PATTERNS.items() if pattern.search(sentence)}
-    return {
+    return frozenset(
         (cue.competence, -cue.sign if _NEGATED[cue.ideas[0]].search(sentence) else cue.sign)
         for cue in CUES
         if ideas.issuperset(cue.ideas)
-    }
+    )
 
 
 def _level(name: str, helping: int, harming: int) -> float:
