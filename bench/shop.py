@@ -82,8 +82,10 @@ def run(products: int, language: Language) -> None:
         shop = EmbeddedShop(catalogue, Path(cache))
         opened = time.perf_counter()
         size = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
-        print(f"hashed {hashed - made:.1f} s, index built {built - hashed:.1f} s, opened again "
-              f"{1e3 * (opened - built):.0f} ms, {size / 2**20:,.0f} MiB on disk")
+        print(
+            f"hashed {hashed - made:.1f} s, index built {built - hashed:.1f} s, opened again "
+            f"{1e3 * (opened - built):.0f} ms, {size / 2**20:,.0f} MiB on disk"
+        )
         tasks = [task for task in catalogue.tasks.values() if task.split == "val"][:EPISODES]
         for kind in ("instruction", "good query"):
             print(measure(shop, tasks, kind))

@@ -1,7 +1,6 @@
 """Columns of text -> ids, numbers and masks. Every refusal names the task and the column."""
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from shopskill_lib.errors import InputError
 from shopskill_lib.sources import Columns, Intervention
+from shopskill_lib.text import task_key
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -20,13 +20,6 @@ DESCRIPTIVE = ("task_id", "sample", "split", "mask", "category", "persona", "dif
 
 COMPONENTS = ("r_type", "r_att", "r_option", "r_price")
 """The parts whose product is the reward (M4)."""
-
-
-def normal_id(task_id: str) -> str:
-    """Return the form in which task ids are compared (M2): trimmed, full-width digits folded, `0012` = `12`."""
-    text = unicodedata.normalize("NFKC", task_id).strip()
-    number = re.fullmatch(r"([+-]?)0*(\d+)(?:\.0+)?", text)
-    return (number[1].replace("+", "") + number[2]) if number else text
 
 
 def keys(columns: Columns, path: Path) -> tuple[list[str], list[int], IntArray]:
@@ -52,7 +45,7 @@ def keys(columns: Columns, path: Path) -> tuple[list[str], list[int], IntArray]:
         samples = [_sample(*pair, path) for pair in zip(cells["sample"], task_ids, strict=True)]
     seen: dict[tuple[str, int], str] = {}
     for task_id, sample in zip(task_ids, samples, strict=True):
-        key = (normal_id(task_id), sample)
+        key = (task_key(task_id), sample)
         if key in seen:
             raise InputError(
                 f"task {task_id!r} and task {seen[key]!r} are the same task, sample {sample}",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shopskill_lib import gates
 from shopskill_lib.console import Parser, respond
+from shopskill_lib.files import write_json
 from shopskill_lib.lab import planted
-from shopskill_lib.looks import write_json
 
 
 def main() -> int:

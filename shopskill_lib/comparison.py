@@ -12,10 +12,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shopskill_lib import resampling
-from shopskill_lib.cells import normal_id
 from shopskill_lib.checks import exact_mcnemar
 from shopskill_lib.errors import InputError, MissingError
 from shopskill_lib.observations import plain_rows
+from shopskill_lib.text import task_key
 
 FloatArray = NDArray[np.float64]
 
@@ -156,7 +156,7 @@ def _keyed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
             allowed="columns task_id and reward",
             todo="rename the columns",
         )
-    tasks = [normal_id(str(task_id)) for task_id in frame["task_id"]]
+    tasks = [task_key(str(task_id)) for task_id in frame["task_id"]]
     samples = frame["sample"] if "sample" in frame else np.zeros(len(frame), dtype=np.int64)
     metrics = (
         frame.select_dtypes(["number", "bool"]).drop(columns=["task_id", "sample"], errors="ignore").astype(np.float64)

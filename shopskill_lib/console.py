@@ -1,4 +1,7 @@
-"""How commands talk: the answer on standard output, an error as one message on standard error and exit code 2."""
+"""How commands talk: the answer on standard output, an error as one message on standard error.
+
+Exit codes: 0 done, 2 refused, 75 stopped on request and to be continued by the same command.
+"""
 
 import argparse
 import os
@@ -6,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from shopskill_lib.errors import OutputError, ParameterError, ShopskillError
+from shopskill_lib.errors import Interrupted, OutputError, ParameterError, ShopskillError
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,13 +22,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
-    """Run the parsed command, whose default `command` returns its answer as text; 0 when done, 2 when refused."""
+    """Run the parsed command, whose default `command` returns its answer as text, and return the exit code."""
     try:
         options = parser.parse_args(arguments)
         _print(options.command(options))
     except ShopskillError as error:
         sys.stderr.write(f"shopskill: {error}\n")
-        return 2
+        return 75 if isinstance(error, Interrupted) else 2
     return 0
 
 

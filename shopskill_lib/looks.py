@@ -2,34 +2,12 @@
 
 import hashlib
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shopskill_lib.errors import InputError, LookError, OutputError
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Write JSON whole or not at all; NaN is refused.
-
-    Raises:
-        OutputError: the place cannot be written.
-    """
-    text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True) if beside.parent.is_dir() else None
-        raise OutputError(
-            f"the result cannot be written ({error.strerror})",
-            where=str(path),
-            allowed="a file in a folder that you may write",
-            todo="choose another place, or free some space",
-        ) from error
+from shopskill_lib.errors import InputError, LookError
+from shopskill_lib.files import write_json
 
 
 def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shopskill_lib.comparison import Comparison
-from shopskill_lib.errors import OutputError
+from shopskill_lib.files import write_bytes
 from shopskill_lib.gates import PRIMARY, Gate
 
 STATUS_MARKS = {
@@ -146,16 +146,7 @@ def save(figure: Figure, path: Path) -> Figure:
     with mpl.rc_context({"svg.hashsalt": "shopskill"}):
         figure.savefig(drawing, format="svg", metadata={"Date": None})
     plt.close(figure)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(drawing.getvalue())
-    except OSError as error:
-        raise OutputError(
-            f"the figure cannot be written ({error.strerror})",
-            where=str(path),
-            allowed="a file in a folder that you may write",
-            todo="choose another run folder",
-        ) from error
+    write_bytes(path, drawing.getvalue())
     return figure
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 from nbconvert import HTMLExporter
 
-from shopskill_lib.errors import OutputError
+from shopskill_lib.files import write_bytes
 
 STYLE = """
 body { font: 16px/1.5 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem;
@@ -42,15 +42,7 @@ def write(title: str, notebooks: Sequence[Path], path: Path) -> Path:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{STYLE}</style></head>\n<body><nav>{links}</nav>\n{''.join(parts)}</body></html>\n"
     )
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"the report cannot be written ({error.strerror})",
-            where=str(path),
-            allowed="a file in a folder that you may write",
-            todo="choose another run folder",
-        ) from error
+    write_bytes(path, page.encode())
     return path
 
 

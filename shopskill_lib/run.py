@@ -24,9 +24,8 @@ import yaml
 from shopskill_lib import report
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import InputError, NotebookError, ParameterError
+from shopskill_lib.files import read_text, write_json
 from shopskill_lib.folders import folder, project
-from shopskill_lib.looks import write_json
-from shopskill_lib.sources import read_bytes
 
 Scalar = str | int | float | bool
 
@@ -55,8 +54,8 @@ def read_parameters(path: Path) -> dict[str, Scalar]:
         ParameterError: it is not flat.
     """
     try:
-        document = yaml.safe_load(read_bytes(path).decode("utf-8-sig"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        document = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
         raise InputError(
             f"this is not YAML ({' '.join(str(error).split())})",
             where=str(path),

@@ -7,15 +7,14 @@ the file and the line.
 import csv
 import hashlib
 import io
-import json
 import re
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InputError
+from shopskill_lib.files import decode, parse_json, read_bytes, read_text
 
 MAX_LINE = 1_000_000
 """Longest line of a CSV, in characters: beyond it the file is something else."""
@@ -53,33 +52,6 @@ class Columns:
     notes: tuple[str, ...] = ()
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a whole file, or say in one message why it cannot be read."""
-    refusal = {"where": str(path), "allowed": "a readable file", "todo": "check the path"}
-    if path.is_dir():
-        raise InputError("this is a directory", **refusal)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError("there is no such file", **refusal) from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"the file cannot be read ({error})", **refusal) from error
-    if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
-        raise InputError("the file is empty", **refusal)
-    return content
-
-
-def _text(content: bytes, path: Path) -> str:
-    """Decode UTF-8 with or without a byte order mark."""
-    refusal = {"where": str(path), "allowed": "text in UTF-8", "todo": "save the file again as UTF-8"}
-    if b"\0" in content:
-        raise InputError("the file is binary, not text", **refusal)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"byte {error.start + 1} is not UTF-8", **refusal) from error
-
-
 def read_columns(path: Path) -> Columns:
     """Read a CSV (comma, semicolon or tab; UTF-8) or a ShopSimRL `contributions.json` as columns of text.
 
@@ -87,10 +59,10 @@ def read_columns(path: Path) -> Columns:
         InputError: the file is missing, empty, binary, not UTF-8, ragged, or of another form.
     """
     content = read_bytes(path)
-    text = _text(content, path)
+    text = decode(content, path)
     digest = hashlib.sha256(content).hexdigest()
     if text.lstrip().startswith(("{", "[")):
-        return _contributions(parse_json(text, path), path, digest)
+        return _contributions(parse_json(text, str(path)), path, digest)
     return _csv_columns(text, path, digest)
 
 
@@ -164,27 +136,13 @@ def _rows(text: str, delimiter: str, path: Path) -> Iterator[tuple[int, list[str
         ) from error
 
 
-def parse_json(text: str, path: Path) -> Any:
-    """Parse JSON text; the message names the line."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InputError(
-            f"this is not JSON ({error})",
-            where=f"{path}{line}",
-            allowed="one JSON document",
-            todo="check that the file is complete",
-        ) from error
-
-
 def read_interventions(path: Path) -> tuple[Intervention, ...]:
     """Read the factors of a gate, in column order.
 
     The file is a list, or an object with a list `interventions` or `contributions`, of objects with
     `intervention_id` (or `chunk_id`) and, where known, `logical_chunk_id`, `kind`, `operation`, `order`.
     """
-    return _interventions(parse_json(_text(read_bytes(path), path), path), path)
+    return _interventions(parse_json(read_text(path), str(path)), path)
 
 
 def _interventions(document: Any, path: Path) -> tuple[Intervention, ...]:

@@ -12,6 +12,7 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _HAN = "\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PIECE = re.compile(rf"[{_HAN}]+|\d+(?:\.\d+)?|[^\W\d_{_HAN}][^\W_{_HAN}]*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_TASK_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:\.0+)?")
 _HAN_ONE = re.compile(f"[{_HAN}]")
 
 
@@ -31,6 +32,16 @@ def normalise(text: str) -> str:
 def key(text: str) -> str:
     """Return the form in which labels are compared: normal, no white space, ``/`` as ``|``."""
     return normalise(text).replace(" ", "").replace("/", "|")
+
+
+def task_key(task_id: str) -> str:
+    """Return the form in which task ids are compared (M2): trimmed, full width folded, numbers by value.
+
+    ``0012``, ``12``, ``12.0`` and ``１２`` are one task.
+    """
+    plain = tidy(unicodedata.normalize("NFKC", task_id))
+    number = _TASK_NUMBER.fullmatch(plain)
+    return (number[1].replace("+", "") + number[2]) if number else plain
 
 
 def words(text: str) -> list[str]:

@@ -41,9 +41,7 @@ def catalogues() -> dict[str, Catalogue]:
 
 
 @pytest.fixture(scope="session")
-def shops(
-    catalogues: dict[str, Catalogue], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, EmbeddedShop]:
+def shops(catalogues: dict[str, Catalogue], tmp_path_factory: pytest.TempPathFactory) -> dict[str, EmbeddedShop]:
     """The shops of these catalogues."""
     cache = tmp_path_factory.mktemp("indexes")
     return {language: EmbeddedShop(catalogue, cache) for language, catalogue in catalogues.items()}

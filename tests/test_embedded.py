@@ -104,19 +104,30 @@ def test_choosing_options(shop: EmbeddedShop) -> None:
     assert page.feedback["missing_option_axes"] == [other] and not page.done
 
 
-@pytest.mark.parametrize(("action", "reason"), [
-    ("look around", "invalid_format"), ("", "invalid_format"), ("buy[now]", "invalid_format"),
-    ("search[a]\nclick[b]", "multiple_actions_not_allowed"),
-    ("search[a] click[b]", "multiple_actions_not_allowed"),
-    ("Action: search[a]\nAction: search[b]", "multiple_actions_not_allowed"),
-    ("search[a\nb]", "invalid_format"),
-    ("search[a] please", "invalid_format"), ("search", "empty_argument"), ("CLICK", "empty_argument"),
-    ("search[]", "empty_argument"), ("search[ \t ]", "empty_argument"),
-    ("search[\x00\x07]", "empty_argument"),
-    ("click[nothing here]", "unavailable_action"), ("click[buy now]", "unavailable_action"),
-    ("click[next >]", "unavailable_action"), ("click[back to search]", "unavailable_action"),
-    ("click[😀]", "unavailable_action"), ("click[" + "x" * 10_000 + "]", "unavailable_action"),
-])
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ("look around", "invalid_format"),
+        ("", "invalid_format"),
+        ("buy[now]", "invalid_format"),
+        ("search[a]\nclick[b]", "multiple_actions_not_allowed"),
+        ("search[a] click[b]", "multiple_actions_not_allowed"),
+        ("Action: search[a]\nAction: search[b]", "multiple_actions_not_allowed"),
+        ("search[a\nb]", "invalid_format"),
+        ("search[a] please", "invalid_format"),
+        ("search", "empty_argument"),
+        ("CLICK", "empty_argument"),
+        ("search[]", "empty_argument"),
+        ("search[ \t ]", "empty_argument"),
+        ("search[\x00\x07]", "empty_argument"),
+        ("click[nothing here]", "unavailable_action"),
+        ("click[buy now]", "unavailable_action"),
+        ("click[next >]", "unavailable_action"),
+        ("click[back to search]", "unavailable_action"),
+        ("click[😀]", "unavailable_action"),
+        ("click[" + "x" * 10_000 + "]", "unavailable_action"),
+    ],
+)
 def test_what_cannot_be_done_is_answered_with_a_reason(
     shop: EmbeddedShop, task: Task, action: str, reason: str
 ) -> None:
@@ -137,11 +148,22 @@ def test_search_needs_the_home_page(shop: EmbeddedShop, task: Task) -> None:
     assert page.state["search_text"] == "dress"
 
 
-@pytest.mark.parametrize("query", [
-    "<r>", "<c> dress", "<a> cotton", 'title:dress AND (cotton OR "linen") NOT silk',
-    "dress~2 dr* ^3 [a TO z]",
-    "+dress -cotton", "dress\x00\x1f\ud800cotton", "dress 😀", "../..; DROP TABLE", "search", "[dress]",
-])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "<r>",
+        "<c> dress",
+        "<a> cotton",
+        'title:dress AND (cotton OR "linen") NOT silk',
+        "dress~2 dr* ^3 [a TO z]",
+        "+dress -cotton",
+        "dress\x00\x1f\ud800cotton",
+        "dress 😀",
+        "../..; DROP TABLE",
+        "search",
+        "[dress]",
+    ],
+)
 def test_queries_are_words_and_nothing_else(shop: EmbeddedShop, task: Task, query: str) -> None:
     one, two = shop.reset(task).step(f"search[{query}]"), shop.reset(task).step(f"Search[{query}]")
     assert one.feedback is not None and one.feedback["valid"]
@@ -259,8 +281,18 @@ def test_threads_in_any_order_give_the_same_bytes(shops: dict[str, EmbeddedShop]
 
 def test_equal_scores_rank_by_id(tmp_path: Path) -> None:
     def twin(asin: str) -> Product:
-        return Product(asin=asin, title="same cup", brand="b", shop="b", category="c›cup", attributes=("a",),
-                       options={}, pricing=(1.0,), description="")
+        return Product(
+            asin=asin,
+            title="same cup",
+            brand="b",
+            shop="b",
+            category="c›cup",
+            attributes=("a",),
+            options={},
+            pricing=(1.0,),
+            description="",
+        )
+
     ids = sorted(str(place) for place in range(1000, 1400))
     catalogue = Catalogue("en", {asin: twin(asin) for asin in ids}, {})
     assert [product.asin for product in EmbeddedShop(catalogue, tmp_path).search("cup")] == ids[:150]

@@ -21,8 +21,9 @@ def catalogue(request: pytest.FixtureRequest, catalogues: dict[str, Catalogue]) 
 
 
 def moving_axes(product: Product) -> int:
-    return sum(len({price for price in values.values() if price is not None}) > 1
-               for values in product.options.values())
+    return sum(
+        len({price for price in values.values() if price is not None}) > 1 for values in product.options.values()
+    )
 
 
 def test_the_default_size_within_seconds() -> None:
@@ -56,10 +57,15 @@ def test_both_languages_have_one_structure(catalogues: dict[str, Catalogue]) -> 
     for one, other in zip(english.products.values(), chinese.products.values(), strict=True):
         assert one.pricing == other.pricing
         assert [list(values.values()) for values in one.options.values()] == [
-            list(values.values()) for values in other.options.values()]
+            list(values.values()) for values in other.options.values()
+        ]
     for left, right in zip(english.tasks.values(), chinese.tasks.values(), strict=True):
         assert (left.task_id, left.split, left.gold_asin, left.price_upper) == (
-            right.task_id, right.split, right.gold_asin, right.price_upper)
+            right.task_id,
+            right.split,
+            right.gold_asin,
+            right.price_upper,
+        )
         assert (len(left.attributes), len(left.options)) == (len(right.attributes), len(right.options))
 
 
@@ -88,8 +94,13 @@ def test_every_task_is_met_by_its_gold(catalogue: Catalogue) -> None:
         gold = catalogue.products[task.gold_asin]
         options = {axis: next(iter(values)) for axis, values in gold.options.items()}
         options.update({need.axis: need.value for need in task.options if need.axis is not None})
-        purchase = Purchase(asin=gold.asin, title=gold.title, category=gold.category, options=options,
-                            price=resolve_price(gold, options))
+        purchase = Purchase(
+            asin=gold.asin,
+            title=gold.title,
+            category=gold.category,
+            options=options,
+            price=resolve_price(gold, options),
+        )
         assert score_purchase(task, gold, gold, purchase).r_success == 1
 
 
@@ -143,10 +154,14 @@ def test_products_have_no_attribute_by_accident(catalogue: Catalogue) -> None:
             assert sum(has_attribute(product, value) for value in facet.values) == 1
 
 
-@pytest.mark.parametrize("sizes", [
-    {"products": 10, "train": 5, "val": 5, "test": 5}, {"products": 10, "train": -1, "val": 0, "test": 0},
-    {"products": 0, "train": 0, "val": 0, "test": 0},
-])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"products": 10, "train": 5, "val": 5, "test": 5},
+        {"products": 10, "train": -1, "val": 0, "test": 0},
+        {"products": 0, "train": 0, "val": 0, "test": 0},
+    ],
+)
 def test_impossible_sizes_are_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(ParameterError, match="at least as many products as tasks"):
         generate_catalogue(0, "en", **sizes)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shopskill_lib.errors import InputError, LookError, OutputError
-from shopskill_lib.looks import freeze, write_json
+from shopskill_lib.files import write_json
+from shopskill_lib.looks import freeze
 
 KEY: dict[str, Any] = {"sha256": "a", "budget": 10}
 OTHER: dict[str, Any] = {"sha256": "b", "budget": 10}

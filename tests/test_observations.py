@@ -7,10 +7,10 @@ from conftest import FACTORS, GateWriter, Writer, gate_rows, to_csv, with_mask_c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shopskill_lib.cells import normal_id
 from shopskill_lib.errors import DesignError, InputError, MissingError, ParameterError, ShopskillError
 from shopskill_lib.gates import fit_gate, read_comparison, read_observations
 from shopskill_lib.observations import Observations
+from shopskill_lib.text import task_key
 
 Rows = list[dict[str, str]]
 Change = Callable[[Rows], object]
@@ -218,7 +218,7 @@ def test_chinese_task_ids_and_column_names_are_kept(gate_csv: GateWriter) -> Non
     ],
 )
 def test_ids_are_compared_as_text_and_as_numbers(one: str, other: str, same: bool) -> None:
-    assert (normal_id(one) == normal_id(other)) is same
+    assert (task_key(one) == task_key(other)) is same
 
 
 def test_several_samples_of_a_task_are_one_task(gate_csv: GateWriter) -> None:

@@ -16,22 +16,38 @@ from shopskill_lib.shops.reward import (
 )
 
 GOLD = Product(
-    asin="100", title="主动降噪蓝牙耳机 头戴式", brand="声界", shop="声界旗舰店",
+    asin="100",
+    title="主动降噪蓝牙耳机 头戴式",
+    brand="声界",
+    shop="声界旗舰店",
     category="数码›影音›蓝牙耳机",
     attributes=("主动降噪", "头戴式"),
     options={"颜色": {"黑色": 199.0, "白色": 239.0}, "线长": {"1.5m": None, "1.8m": None}},
-    pricing=(199.0, 239.0), description="",
+    pricing=(199.0, 239.0),
+    description="",
 )
 TASK = Task(
-    task_id="1", split="test", instruction="", instruction_simple=None, persona=None,
+    task_id="1",
+    split="test",
+    instruction="",
+    instruction_simple=None,
+    persona=None,
     attributes=("主动降噪", "头戴式"),
-    options=(RequiredOption("颜色", "黑色"),), price_upper=200.0, gold_asin="100", category=GOLD.category,
+    options=(RequiredOption("颜色", "黑色"),),
+    price_upper=200.0,
+    gold_asin="100",
+    category=GOLD.category,
 )
 
 
 def buy(product: Product, options: dict[str, str], task: Task = TASK) -> RewardDetail:
-    purchase = Purchase(asin=product.asin, title=product.title, category=product.category, options=options,
-                        price=resolve_price(product, options))
+    purchase = Purchase(
+        asin=product.asin,
+        title=product.title,
+        category=product.category,
+        options=options,
+        price=resolve_price(product, options),
+    )
     return score_purchase(task, GOLD, product, purchase)
 
 
@@ -86,8 +102,9 @@ def test_the_formulas_of_m4(met_a: int, more_a: int, met_o: int, more_o: int, ch
     have, lack = [f"has{i}" for i in range(met_a)], [f"lacks{i}" for i in range(more_a)]
     chosen = {f"axis{i}": "yes" for i in range(met_o + more_o)}
     needs = [RequiredOption(f"axis{i}", "yes" if i < met_o else "no") for i in range(met_o + more_o)]
-    task = TASK.model_copy(update={"attributes": (*have, *lack), "options": tuple(needs),
-                                   "price_upper": 10.0 if cheap else 1.0})
+    task = TASK.model_copy(
+        update={"attributes": (*have, *lack), "options": tuple(needs), "price_upper": 10.0 if cheap else 1.0}
+    )
     product = changed(attributes=tuple(have), options={}, pricing=(10.0,))
     detail = buy(product, chosen, task)
     n_a, n_o = met_a + more_a, met_o + more_o
@@ -98,15 +115,27 @@ def test_the_formulas_of_m4(met_a: int, more_a: int, met_o: int, more_o: int, ch
     assert detail.r_success == (detail.r_strict == 1)
 
 
-@pytest.mark.parametrize(("wanted", "chosen", "same"), [
-    ("加厚款1.8m", "加厚款1.5m", False), ("1.50m", "1.5 m", True), ("XXL", "XXXL", False), ("M", "m", True),
-    ("黑色", "黑色【送收纳袋】", True), ("红色", "粉红色", False),
-    ("gray", "dark gray", False), ("40", "40码", True),
-    ("40", "40.5", False), ("白色 大号", "白色", False),
-    ("12+256GB", "12+512gb", False), ("白色加厚大号", "白色加厚中号", False),
-    ("标准白 | 浅松绿", "标准白/浅松绿", True),
-    ("主动降噪蓝牙耳机", "主动降噪蓝牙耳机", True), ("", "黑色", False), ("★", "☆", False),
-])
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "same"),
+    [
+        ("加厚款1.8m", "加厚款1.5m", False),
+        ("1.50m", "1.5 m", True),
+        ("XXL", "XXXL", False),
+        ("M", "m", True),
+        ("黑色", "黑色【送收纳袋】", True),
+        ("红色", "粉红色", False),
+        ("gray", "dark gray", False),
+        ("40", "40码", True),
+        ("40", "40.5", False),
+        ("白色 大号", "白色", False),
+        ("12+256GB", "12+512gb", False),
+        ("白色加厚大号", "白色加厚中号", False),
+        ("标准白 | 浅松绿", "标准白/浅松绿", True),
+        ("主动降噪蓝牙耳机", "主动降噪蓝牙耳机", True),
+        ("", "黑色", False),
+        ("★", "☆", False),
+    ],
+)
 def test_option_values(wanted: str, chosen: str, same: bool) -> None:
     assert same_value(wanted, chosen) is same
 
@@ -122,9 +151,16 @@ def test_an_axis_counts_when_the_task_names_it() -> None:
     assert has_option({"数量": "40"}, RequiredOption(None, "40"))
 
 
-@pytest.mark.parametrize(("wanted", "found"), [
-    ("主动降噪", True), ("主动 降噪", True), ("头戴", True), ("入耳式", False), ("降噪x", False),
-])
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("主动降噪", True),
+        ("主动 降噪", True),
+        ("头戴", True),
+        ("入耳式", False),
+        ("降噪x", False),
+    ],
+)
 def test_attributes(wanted: str, found: bool) -> None:
     assert has_attribute(GOLD, wanted) is found
 
@@ -150,19 +186,28 @@ def test_title_terms_need_no_optional_package() -> None:
     assert title_score("！！", "蓝牙") == 0.2
 
 
-@pytest.mark.parametrize(("options", "pricing", "chosen", "method", "price"), [
-    ({"a": {"x": 1.0, "y": 2.0}, "b": {"z": None}}, (1.0, 2.0), {"a": "Y"}, "selected_price_axis", 2),
-    ({"a": {"x": 1.0, "y": 2.0}}, (1.0, 2.0), {}, "price_axis_unselected", None),
-    ({"a": {"x": 1.0, "y": 2.0, "z": None}}, (1.0,), {"a": "z"}, "selected_variant_price_missing", None),
-    ({"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.0, "y": 2.0}}, (1.0,), {"a": "x"},
-     "multiple_price_affecting_axes", None),
-    ({"a": {"x": 3.0, "y": 3.0}, "b": {"z": None}}, (9.0,), {}, "constant_option_price", 3),
-    ({}, (7.0,), {}, "single_listing_price", 7),
-    ({}, (7.0, 8.0), {}, "price_not_deterministic", None),
-    ({"a": {"x": None}}, (7.0,), {"a": "x"}, "price_not_deterministic", None),
-])
-def test_variant_prices(options: object, pricing: tuple[float, ...], chosen: dict[str, str], method: str,
-                        price: float | None) -> None:
+@pytest.mark.parametrize(
+    ("options", "pricing", "chosen", "method", "price"),
+    [
+        ({"a": {"x": 1.0, "y": 2.0}, "b": {"z": None}}, (1.0, 2.0), {"a": "Y"}, "selected_price_axis", 2),
+        ({"a": {"x": 1.0, "y": 2.0}}, (1.0, 2.0), {}, "price_axis_unselected", None),
+        ({"a": {"x": 1.0, "y": 2.0, "z": None}}, (1.0,), {"a": "z"}, "selected_variant_price_missing", None),
+        (
+            {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 1.0, "y": 2.0}},
+            (1.0,),
+            {"a": "x"},
+            "multiple_price_affecting_axes",
+            None,
+        ),
+        ({"a": {"x": 3.0, "y": 3.0}, "b": {"z": None}}, (9.0,), {}, "constant_option_price", 3),
+        ({}, (7.0,), {}, "single_listing_price", 7),
+        ({}, (7.0, 8.0), {}, "price_not_deterministic", None),
+        ({"a": {"x": None}}, (7.0,), {"a": "x"}, "price_not_deterministic", None),
+    ],
+)
+def test_variant_prices(
+    options: object, pricing: tuple[float, ...], chosen: dict[str, str], method: str, price: float | None
+) -> None:
     found = resolve_price(changed(options=options, pricing=pricing), chosen)
     assert (found.method, found.price) == (method, price)
     assert found.status == ("unverifiable" if price is None else "pass")

@@ -22,8 +22,9 @@ def write(folder: Path, splits: Any) -> Path:
 
 
 def test_a_split_file_assigns_tasks(tmp_path: Path, catalogue: Catalogue) -> None:
-    path = write(tmp_path, {"train": {"start": 1, "end": 4}, "val": {"task_ids": [5, "0006"]},
-                            "test": {"task_ids": []}})
+    path = write(
+        tmp_path, {"train": {"start": 1, "end": 4}, "val": {"task_ids": [5, "0006"]}, "test": {"task_ids": []}}
+    )
     found = with_splits(catalogue, load_splits(path, catalogue))
     assert [task.task_id for task in found.tasks.values() if task.split == "train"] == ["1", "2", "3"]
     assert [task.task_id for task in found.tasks.values() if task.split == "val"] == ["5", "6"]
@@ -31,10 +32,17 @@ def test_a_split_file_assigns_tasks(tmp_path: Path, catalogue: Catalogue) -> Non
     assert found.tasks_fingerprint == catalogue.tasks_fingerprint
 
 
-@pytest.mark.parametrize("splits", [
-    None, [], {"train": {}}, {"train": {"task_ids": 3}}, {"valid": {"task_ids": []}},
-    {"train": {"start": "a", "end": 2}},
-])
+@pytest.mark.parametrize(
+    "splits",
+    [
+        None,
+        [],
+        {"train": {}},
+        {"train": {"task_ids": 3}},
+        {"valid": {"task_ids": []}},
+        {"train": {"start": "a", "end": 2}},
+    ],
+)
 def test_files_of_another_form_are_refused(tmp_path: Path, catalogue: Catalogue, splits: Any) -> None:
     with pytest.raises(InputError, match=r"splits\.json"):
         load_splits(write(tmp_path, splits), catalogue)

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shopskill_lib.errors import OutputError, ParameterError
+from shopskill_lib.errors import ParameterError
+from shopskill_lib.files import write_bytes
 from shopskill_lib.gates import fit_gate, read_observations
 from shopskill_lib.masks import Slot, assign
 
@@ -95,14 +96,5 @@ def _truth(base: FloatArray, shifts: FloatArray, rng: np.random.Generator) -> Fl
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
-    """Write a CSV, or say why not."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_csv(path, index=False, lineterminator="\n")
-    except OSError as error:
-        raise OutputError(
-            f"the simulated file cannot be written ({error.strerror})",
-            where=str(path),
-            allowed="a folder that you may write",
-            todo="choose another --out",
-        ) from error
+    """Write a CSV."""
+    write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())

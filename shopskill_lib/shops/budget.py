@@ -116,7 +116,7 @@ _HAN_TENS = "(?=[零一二两三四五六七八九]*[十百千万])[零一二两
 _ZH = {
     "N": rf"(?P<n>{_NUM})",
     "BARE": rf"(?P<n>{_NUM}(?=<CUR>)|\d+万\d(?!\d)千?|\d+(?:\.\d+)?[万千kw]?(?![\d.几])(?! ?[a-z%])"
-            rf"|{_HAN_TENS}(?!几))",
+    rf"|{_HAN_TENS}(?!几))",
     "LOW": rf"(?P<low>{_NUM})",
     "PRICE": "(?:价位|价格|价钱|售价|单价|定价|总价|成本|费用|花费|预算|(?<!性)价(?![比值廉美]))",
     "CUR": "(?:元|块钱|块|¥)",
@@ -125,9 +125,8 @@ _ZH = {
     "WITHIN": "(?:以内|之内|以下|之下|内)",
     "ABOUT": "(?:大约|大概|约|差不多|接近)",
     "MAX": "(?<!费)(?:(?:不要|不能|不|别)(?:超过|超|高于|多于|大于)|(?<!不)(?:低于|少于|小于)"
-           "|最多|至多|最高|上限|封顶)",
-    "MIN": "(?:不低于|不少于|至少|最低|起码|(?<![不别能要])(?:超过|高于|大于)"
-           "|(?<!不)要(?:超过|高于|大于))",
+    "|最多|至多|最高|上限|封顶)",
+    "MIN": "(?:不低于|不少于|至少|最低|起码|(?<![不别能要])(?:超过|高于|大于)|(?<!不)要(?:超过|高于|大于))",
 }
 _CHINESE_RULES = [
     _rule(r"<PRICE>[^\d,，。;；]{0,12}?<LOW><TO><N>", _upper_end, _ZH),
@@ -144,8 +143,7 @@ _CHINESE_RULES = [
     _rule(r"<N><WITHIN>(?:可以|能|就能|都能)?(?:拿下|买到|入手|搞定)", _plain, _ZH),
     _rule(r"<N><AROUND>(?:可以|能|就能|都能)?(?:拿下|买到|入手|搞定)", _raised, _ZH),
     _rule(r"(?:准备|打算|出|花|拿)(?:了|出)?<N><CUR>", _plain, _ZH),
-    _rule(r"<N><CUR>(?:<WITHIN>|之间|可以|能|就行|就好|即可|最好|为宜|封顶|的|吧|都行|搞定|预算)",
-          _plain, _ZH),
+    _rule(r"<N><CUR>(?:<WITHIN>|之间|可以|能|就行|就好|即可|最好|为宜|封顶|的|吧|都行|搞定|预算)", _plain, _ZH),
     _rule(r"(?P<n>[\d一二两三四五六七八九])?十几<CUR>", _teens, _ZH),
     _rule(r"(?:几<CUR>钱?|个位数)", lambda _: 9.0, _ZH),
 ]
@@ -160,10 +158,10 @@ _EN = {
     "CUR": "(?:dollars|bucks|usd)",
     "ABOUT": r"(?:about|around|roughly|approximately|approx\.?|near|close to|some)",
     "MAX": r"(?:under|below|less than|no more than|not more than|at most|up to|within|maximum of|maximum|max|"
-           r"not exceed|not exceeding|not (?:cost |go |be |pay )?(?:over|above|more than)|no higher than|"
-           r"cheaper than|cap of|limit of|limit is)",
+    r"not exceed|not exceeding|not (?:cost |go |be |pay )?(?:over|above|more than)|no higher than|"
+    r"cheaper than|cap of|limit of|limit is)",
     "MIN": r"(?:at least|(?<!not )(?<!no )more than|(?<!not )over|(?<!not )above|no less than|not less than|"
-           r"(?<!not )exceeding|starting at|minimum of|from)",
+    r"(?<!not )exceeding|starting at|minimum of|from)",
 }
 
 
@@ -177,12 +175,18 @@ def _paid_raised(match: re.Match[str]) -> float:
 
 _ENGLISH_RULES = [
     _rule(r"<PRICE>[^\d.;]{0,20}?(?:between|from|of|is|range)?:? ?<LOW><TO><N>", _upper_end, _EN),
-    _rule(r"\$ ?(?P<low>\d+(?:\.\d+)?k?)<TO><N>|(?P<low2>\d+(?:\.\d+)?)<TO>(?P<n2>\d+(?:\.\d+)?) ?<CUR>",
-          lambda match: _upper_end(match) if match["n"] else float(match["n2"]), _EN),
+    _rule(
+        r"\$ ?(?P<low>\d+(?:\.\d+)?k?)<TO><N>|(?P<low2>\d+(?:\.\d+)?)<TO>(?P<n2>\d+(?:\.\d+)?) ?<CUR>",
+        lambda match: _upper_end(match) if match["n"] else float(match["n2"]),
+        _EN,
+    ),
     _rule(r"<MAX> <PAID>", _paid, _EN),
     _rule(r"<PRICE>[^\d.;]{0,20}?<MAX>:? ?<N>", _plain, _EN),
-    _rule(r"<PRICE>[^\d.;]{0,20}?<MIN> <N>|<PRICE>[^\d.;]{0,20}?\$?<AMOUNT>\+|<MIN> <PAID2>", _none,
-          {**_EN, "AMOUNT": _AMOUNT, "PAID2": rf"(?:\$ ?{_AMOUNT}|{_AMOUNT} ?(?:dollars|bucks|usd))"}),
+    _rule(
+        r"<PRICE>[^\d.;]{0,20}?<MIN> <N>|<PRICE>[^\d.;]{0,20}?\$?<AMOUNT>\+|<MIN> <PAID2>",
+        _none,
+        {**_EN, "AMOUNT": _AMOUNT, "PAID2": rf"(?:\$ ?{_AMOUNT}|{_AMOUNT} ?(?:dollars|bucks|usd))"},
+    ),
     _rule(r"<PRICE>[^\d.;]{0,20}?<ABOUT> <N>", _raised, _EN),
     _rule(r"<ABOUT> <PAID>", _paid_raised, _EN),
     _rule(r"<PRICE>[^\d.;]{0,20}?<N>(?P<about> ?<CUR>? (?:or so|give or take))?", _maybe_raised, _EN),

@@ -1,7 +1,6 @@
 """Catalogues: products and tasks in one language, and the reader of ShopSimulator files (reference 1.12)."""
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InputError
+from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.records import Language, Product, RequiredOption, Task, canonical, fingerprint
 from shopskill_lib.shops.budget import price_upper
-from shopskill_lib.text import key, normalise, tidy
+from shopskill_lib.text import key, task_key, tidy
 
 DEFAULT_PRICE = 100.0
 """Listing price of a real product whose ``pricing`` is empty, as in ShopSimulator."""
@@ -44,12 +44,6 @@ class Catalogue:
         return fingerprint([task.model_dump(mode="json", exclude={"split"}) for task in self.tasks.values()])
 
 
-def task_key(task_id: str) -> str:
-    """Return the form in which task ids are compared (M2): trimmed, numbers by value (``0012`` is ``12``)."""
-    text = normalise(task_id)
-    return str(int(text)) if text.isascii() and text.isdecimal() else text
-
-
 def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language = "zh") -> Catalogue:
     """Read a ShopSimulator product file, and its tasks.
 
@@ -62,7 +56,7 @@ def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language 
     Raises:
         InputError: the file cannot be read, is not such a list, or a product or task in it is malformed.
     """
-    entries = _json(_read(path), str(path))
+    entries = parse_json(read_text(path), str(path))
     if not isinstance(entries, list):
         raise InputError(
             f"the file holds a {type(entries).__name__}",
@@ -86,30 +80,6 @@ def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language 
     else:
         found = _task_lines(tasks, products, language)
     return Catalogue(language, dict(sorted(products.items())), _by_id(found, tasks or path))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"the file cannot be read ({error})",
-            where=str(path),
-            allowed="a readable UTF-8 file",
-            todo="check the path",
-        ) from error
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InputError(
-            f"this is not JSON, or is cut off ({error})",
-            where=where,
-            allowed="complete JSON",
-            todo="fetch or write the file again",
-        ) from error
 
 
 def _product(entry: Any, where: str) -> Product:
@@ -153,9 +123,7 @@ def _text(entry: Json, name: str, where: str) -> str:
 def _texts(entry: Json, name: str, where: str) -> tuple[str, ...]:
     values = entry.get(name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise InputError(
-            f"{name} is {values!r}", where=where, allowed="a list of texts", todo=f"repair the {name}"
-        )
+        raise InputError(f"{name} is {values!r}", where=where, allowed="a list of texts", todo=f"repair the {name}")
     return tuple(dict.fromkeys(text for text in map(tidy, values) if text))
 
 
@@ -219,9 +187,7 @@ def _price(price: Any, where: str) -> float:
     return float(price)
 
 
-def _embedded_tasks(
-    entries: list[Json], products: Mapping[str, Product], path: Path, language: Language
-) -> list[Task]:
+def _embedded_tasks(entries: list[Json], products: Mapping[str, Product], path: Path, language: Language) -> list[Task]:
     tasks: list[Task] = []
     for number, entry in enumerate(entries, start=1):
         for given in entry.get("instructions") or []:
@@ -240,10 +206,10 @@ def _embedded_tasks(
 
 def _task_lines(path: Path, products: Mapping[str, Product], language: Language) -> list[Task]:
     tasks: list[Task] = []
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         where = f"{path}, line {number}"
         if line.strip():
-            tasks.append(_task(_object(_json(line, where), where), products, language, where))
+            tasks.append(_task(_object(parse_json(line, where), where), products, language, where))
     return tasks
 
 
@@ -276,9 +242,7 @@ def _task(fields: Json, products: Mapping[str, Product], language: Language, whe
         persona=persona and {name: value for name, value in persona.items() if name != "reason_key"},
         attributes=attributes,
         options=_required(fields.get("options")),
-        price_upper=price_upper((simple or "", instruction), language)
-        if limit is None
-        else _price(limit, where),
+        price_upper=price_upper((simple or "", instruction), language) if limit is None else _price(limit, where),
         gold_asin=asin,
         category=products[asin].category,
     )

@@ -181,11 +181,7 @@ def _product(
     asin: str, kind: Kind, values: list[str], price: float, vocabulary: Vocabulary, rng: random.Random
 ) -> Product:
     brand, second = rng.choice(vocabulary.brands), rng.randrange(1, len(values))
-    model = (
-        rng.choice("ABCDEFGHJKLMNPRSTVWX")
-        + rng.choice("ABCDEFGHJKLMNPRSTVWX")
-        + str(rng.randrange(100, 1000))
-    )
+    model = rng.choice("ABCDEFGHJKLMNPRSTVWX") + rng.choice("ABCDEFGHJKLMNPRSTVWX") + str(rng.randrange(100, 1000))
     title = vocabulary.texts["title"].format(
         brand=brand, first=values[0], kind=kind.name, model=model, second=values[second]
     )
@@ -221,9 +217,7 @@ def _options(kind: Kind, price: float, rng: random.Random) -> dict[str, dict[str
     else:
         step = rng.uniform(0.15, 0.45)
         values = list(options[moving.name])
-        options[moving.name] = {
-            value: float(round(price * (1 + step * place))) for place, value in enumerate(values)
-        }
+        options[moving.name] = {value: float(round(price * (1 + step * place))) for place, value in enumerate(values)}
     return options
 
 
@@ -273,9 +267,7 @@ class _TaskWriter:
         texts, rng = self.vocabulary.texts, self.rng
         limit = math.ceil(price * (1 + rng.uniform(0, _OVERSHOOT)))
         about = rng.randrange(len(texts["price"]))
-        amount = (
-            math.ceil(limit / 1.1) if about == len(texts["price"]) - 1 else limit
-        )  # the last one says "around"
+        amount = math.ceil(limit / 1.1) if about == len(texts["price"]) - 1 else limit  # the last one says "around"
         return {
             "opening": rng.choice(texts["opening"]).format(kind=gold.kind.name),
             "attributes": rng.choice(texts["attributes"]),

@@ -124,10 +124,7 @@ def product_state(product: Product, chosen: Mapping[str, str], price: PriceResol
     available = {axis: list(values)[:VALUES_PER_AXIS] for axis, values in product.options.items()}
     missing = [axis for axis in available if axis not in chosen]
     labels = [
-        option_label(axis, value)
-        for axis, values in available.items()
-        for value in values
-        if chosen.get(axis) != value
+        option_label(axis, value) for axis, values in available.items() for value in values if chosen.get(axis) != value
     ]
     state = _state("product_detail", [BACK, PREVIOUS, *([] if missing else [BUY]), *labels])
     state["product"] = _listed(product)
@@ -198,9 +195,7 @@ def _results_blocks(state: ObservationState, words: dict[str, str]) -> list[str]
     lines = [words["products"] + colon.rstrip()]
     for product in state["products"]:
         lines.append(f"{product['rank']}. {product['title'] or words['none']}")
-        lines.extend(
-            f"   {words[name]}{colon}{value}" for name, value in _facts(product, words) if name != "title"
-        )
+        lines.extend(f"   {words[name]}{colon}{value}" for name, value in _facts(product, words) if name != "title")
     if not state["products"]:
         lines.append(words["empty"])
     head = [words["search_results"], f"{words['query']}{colon}{state['search_text']}", position]

@@ -94,8 +94,17 @@ def score_purchase(task: Task, gold: Product, bought: Product, purchase: Purchas
 def score_nothing(reason: Ending) -> RewardDetail:
     """Return the reward of an episode that ended without a purchase: every part 0."""
     return RewardDetail(
-        reward_version=REWARD_VERSION, termination_reason=reason, r_type=0, r_att=0, r_option=0, r_price=0,
-        r_loose=0, r_strict=0, r_success=0, target_asin_match=False, price_verifiable=False,
+        reward_version=REWARD_VERSION,
+        termination_reason=reason,
+        r_type=0,
+        r_att=0,
+        r_option=0,
+        r_price=0,
+        r_loose=0,
+        r_strict=0,
+        r_success=0,
+        target_asin_match=False,
+        price_verifiable=False,
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.records import Split, Task, fingerprint
-from shopskill_lib.shops.catalog import Catalogue, task_key
+from shopskill_lib.shops.catalog import Catalogue
+from shopskill_lib.text import task_key
 
 _SHOWN = 10
 """Ids that a message lists at most."""
@@ -53,9 +54,7 @@ def _ids(entry: Mapping[str, Any], catalogue: Catalogue) -> list[str]:
     return [str(number) for number in range(entry["start"], entry["end"]) if str(number) in catalogue.tasks]
 
 
-def with_splits(
-    catalogue: Catalogue, splits: Mapping[Split, Iterable[str]], *, allow_overlap: str = ""
-) -> Catalogue:
+def with_splits(catalogue: Catalogue, splits: Mapping[Split, Iterable[str]], *, allow_overlap: str = "") -> Catalogue:
     """Return the catalogue with every listed task in its split and all others in none.
 
     Args:
@@ -131,6 +130,4 @@ def _mark(task: Task, what: str) -> Hashable:
 
 def _listed(ids: Iterable[str]) -> str:
     ordered = sorted(ids)
-    return ", ".join(ordered[:_SHOWN]) + (
-        f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    )
+    return ", ".join(ordered[:_SHOWN]) + (f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else "")

@@ -1,0 +1,83 @@
+"""Files read whole or refused, written whole or not at all."""
+
+import json
+import os
+from codecs import BOM_UTF8
+from pathlib import Path
+from typing import Any
+
+from shopskill_lib.errors import InputError, OutputError
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file that holds something, or say in one message why it cannot be read."""
+    refusal = {"where": str(path), "allowed": "a readable file", "todo": "check the path"}
+    if path.is_dir():
+        raise InputError("this is a directory", **refusal)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", **refusal) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"the file cannot be read ({error})", **refusal) from error
+    if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
+        raise InputError("the file is empty", **refusal)
+    return content
+
+
+def decode(content: bytes, path: Path) -> str:
+    """Decode UTF-8 with or without a byte order mark."""
+    refusal = {"where": str(path), "allowed": "text in UTF-8", "todo": "save the file again as UTF-8"}
+    if b"\0" in content:
+        raise InputError("the file is binary, not text", **refusal)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"byte {error.start + 1} is not UTF-8", **refusal) from error
+
+
+def read_text(path: Path) -> str:
+    """Read a whole text file, or say in one message why it cannot be read."""
+    return decode(read_bytes(path), path)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parse JSON text; the message names the place and the line."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(
+            f"this is not JSON, or is cut off ({error})",
+            where=f"{where}{line}",
+            allowed="one complete JSON document",
+            todo="check that the file is whole, or write it again",
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, its folder made if needed.
+
+    Raises:
+        OutputError: the place cannot be written; what stood there is unchanged.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(content)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"the file cannot be written ({error.strerror})",
+            where=str(path),
+            allowed="a file in a folder that you may write",
+            todo="choose another place, or free some space",
+        ) from error
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write JSON whole or not at all; NaN is refused (ValueError)."""
+    write_bytes(path, (json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode())

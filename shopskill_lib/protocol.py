@@ -1,0 +1,315 @@
+"""The protocols of Gate A and Gate B on a run folder: what is owed, run, proven and paired.
+
+Each ends in a file of pairs, the same form that anybody's own pairs have, so that the gates read one form only.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shopskill_lib import masks, rollouts
+from shopskill_lib.agent import Agent, load_prompts
+from shopskill_lib.errors import DesignError, InputError, ParameterError
+from shopskill_lib.files import read_text, write_bytes, write_json
+from shopskill_lib.folders import project
+from shopskill_lib.models import SIMULATED, Endpoint, connect
+from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
+from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.settings import Settings
+from shopskill_lib.shops.catalog import load_catalogue
+from shopskill_lib.shops.embedded import EmbeddedShop
+from shopskill_lib.shops.generator import generate_catalogue
+from shopskill_lib.shops.splits import load_splits, with_splits
+from shopskill_lib.simulated.wire import SimulatedTransport
+from shopskill_lib.skills import Skill, read_skill
+
+BARE = make_treatment("bare", ())
+
+SELECTED = "skill.md"
+"""The skill that Gate A selects, in the run folder."""
+
+DESCRIBED = ("task_id", "sample", "split", "checkpoint", "origin")
+SCORES = ("reward", "r_success", "r_type", "r_att", "r_option", "r_price")
+COSTS = ("steps", "prompt_tokens", "completion_tokens", "protocol_faults", "invalid_actions")
+"""Outcomes beside the reward: guard rails, in their own units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything set up for a run: who shops where, on which tasks, with which skill.
+
+    Attributes:
+        settings: the run's parameters.
+        folder: the run folder.
+        agent: model, shop and prompts.
+        tasks: split -> tasks, in catalogue order.
+        skill: the draft to measure.
+    """
+
+    settings: Settings
+    folder: Path
+    agent: Agent
+    tasks: Mapping[Split, Sequence[Task]]
+    skill: Skill
+
+
+def set_up(settings: Settings, folder: Path) -> Bench:
+    """Open the shop, connect the model and read the draft; nothing is asked of the model yet.
+
+    Raises:
+        InputError: catalogue, splits or draft cannot be used; splits overlap (M2).
+        ParameterError: too few tasks in a split, or a parameter that fits nothing.
+    """
+    shop = _open_shop(settings, folder)
+    wanted: dict[Split, int] = {"val": settings.n_val, "test": settings.n_test}
+    tasks = {split: _first(shop, split, count, settings) for split, count in wanted.items()}
+    endpoint = Endpoint(
+        url=settings.policy_url,
+        model=settings.policy_model,
+        checkpoint=settings.policy_checkpoint,
+        key_variable=settings.policy_key_env,
+        temperature=settings.policy_temperature,
+        max_tokens=settings.policy_max_tokens,
+        send_seed=settings.policy_send_seed,
+        timeout=settings.policy_timeout,
+        price_in=settings.policy_price_in,
+        price_out=settings.policy_price_out,
+    )
+    model = connect(endpoint, SimulatedTransport() if settings.policy_url == SIMULATED else None)
+    prompts = load_prompts(settings.language, settings.prompts_dir)
+    draft = Path(settings.draft) if settings.draft else project() / "drafts" / f"skill_{settings.language}.md"
+    return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), tasks, read_skill(draft))
+
+
+def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
+    """Open the generated catalogue, or a real one with its split file."""
+    if not settings.catalogue:
+        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    elif settings.splits:
+        read = load_catalogue(Path(settings.catalogue), language=settings.language)
+        splits = load_splits(Path(settings.splits), read)
+        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
+    else:
+        raise ParameterError(
+            "a catalogue is given without splits",
+            where="splits",
+            allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
+            todo="write one: which tasks validate and which test is yours to say (M2)",
+        )
+    return EmbeddedShop(catalogue, folder.parent / ".search-index", action_limit=settings.max_steps)
+
+
+def _first(shop: EmbeddedShop, split: Split, count: int, settings: Settings) -> list[Task]:
+    """Return the first tasks of a split; a run on fewer tasks is a part of one on more."""
+    found = [task for task in shop.catalogue.tasks.values() if task.split == split]
+    if len(found) < count:
+        raise ParameterError(
+            f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
+            where=f"n_{split}",
+            allowed=f"1 to {len(found)}",
+            todo="ask for fewer, or use a larger catalogue",
+        )
+    chosen = found[:count]
+    return chosen if settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
+
+
+def gate_a(bench: Bench) -> Path:
+    """Run what Gate A still owes and pair it (M17, M18, M20).
+
+    The masks are frozen before the first rollout; the proof that every masked episode was shown what its mask
+    says runs before anything is paired.
+
+    Returns:
+        `observations.csv` of the run folder, with `interventions.json` beside it.
+    """
+    assignments = assign(bench)
+    masks.freeze(assignments, bench.folder / "masks.csv")
+    sets = rollouts.run(plan_gate_a(bench), bench.agent, bench.folder, **_how(bench, "gate_a"))
+    prove(sets["masked"], sets["bare"], bench)
+    write_json(bench.folder / "interventions.json", _interventions(bench.skill))
+    rows = [
+        [*_who(bench, task_id, sample, "val"), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
+        for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
+    ]
+    return _write_pairs(bench.folder / "observations.csv", bench.skill.ids, "", rows)
+
+
+def gate_b(bench: Bench) -> Path:
+    """Run the test tasks bare and with the whole selected skill, and pair them (M24).
+
+    Returns:
+        `test_observations.csv` of the run folder.
+
+    Raises:
+        InputError: Gate A has selected no skill here, or an empty one.
+    """
+    plan = plan_gate_b(bench)
+    sets = rollouts.run(plan, bench.agent, bench.folder, **_how(bench, "gate_b"))
+    _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
+    rows = [
+        [*_who(bench, task.task_id, 0, "test"), *_pair(sets, "equipped", task.task_id, 0)]
+        for task in bench.tasks["test"]
+    ]
+    return _write_pairs(bench.folder / "test_observations.csv", (), "equipped_", rows)
+
+
+def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
+    """Write the selected chunks as `skill.md`, in canonical order: what Gate B tests and a policy loads."""
+    path = bench.folder / SELECTED
+    write_bytes(path, bench.skill.subset(tuple(selected)).to_markdown().encode())
+    return path
+
+
+def _interventions(skill: Skill) -> list[dict[str, object]]:
+    """Describe the mask's columns."""
+    return [
+        {"intervention_id": chunk.chunk_id, "title": chunk.title, "kind": "draft", "order": place}
+        for place, chunk in enumerate(skill.chunks, 1)
+    ]
+
+
+def assign(bench: Bench) -> masks.Assignments:
+    """Draw the masks of the run: every chunk is a slot of one version."""
+    slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
+    task_ids = [task.task_id for task in bench.tasks["val"]]
+    return masks.assign(bench.settings.mask_seed, "val", task_ids, slots, bench.settings.masked_samples)
+
+
+def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
+    """List Gate A's episodes: one bare a task, one masked a task and sample."""
+    by_id = {task.task_id: task for task in bench.tasks["val"]}
+    drawn = assign(bench)
+    masked = [
+        rollouts.Planned("masked", by_id[task_id], sample, _masked(bench, mask.tolist()))
+        for task_id, sample, mask in zip(drawn.task_ids, drawn.samples, drawn.masks, strict=True)
+    ]
+    return [*(rollouts.Planned("bare", task, 0, BARE) for task in by_id.values()), *masked]
+
+
+def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
+    """List Gate B's episodes: one bare and one equipped a task (see `gate_b` for what it refuses)."""
+    path = bench.folder / SELECTED
+    if not path.exists() or not read_text(path).count("\n## "):
+        raise InputError(
+            "Gate A has selected no chunk here" if path.exists() else "Gate A has not been run here",
+            where=str(path),
+            allowed="a selected skill of at least one chunk",
+            todo="run 03_gate_a first" if not path.exists() else "there is nothing to test",
+        )
+    whole = treatment("equipped", read_skill(path))
+    bare = [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks["test"]]
+    return [*bare, *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks["test"])]
+
+
+def treatment(name: str, skill: Skill) -> Treatment:
+    """Return the treatment that shows a skill's chunks, titles included, in canonical order."""
+    return make_treatment(name, [Hint(id=c.chunk_id, text=f"{c.title}\n{c.text}") for c in skill.chunks])
+
+
+def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:
+    """Return the treatment of one mask."""
+    shown = tuple(name for name, bit in zip(bench.skill.ids, mask, strict=True) if bit)
+    return treatment("mask-" + "".join(map(str, mask)), bench.skill.subset(shown))
+
+
+def _how(bench: Bench, stage: str) -> dict[str, object]:
+    """Return how episodes are run; nothing here changes a result."""
+    settings = bench.settings
+    return {
+        "rollout_seed": settings.rollout_seed,
+        "stage": stage,
+        "threads": settings.policy_concurrency,
+        "reuse_from": Path(settings.reuse_from) if settings.reuse_from else None,
+    }
+
+
+def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
+    """Prove from the episodes that every mask was shown as assigned and that nothing else differed (M20).
+
+    Raises:
+        DesignError: an episode was shown something else, arms differ in a named field, or equal prompts carry
+            different masks.
+    """
+    drawn = assign(bench)
+    wanted = dict(zip(zip(drawn.task_ids, drawn.samples, strict=True), drawn.masks, strict=True))
+    prompts: dict[str, str] = {}
+    for episode in (*masked.scored, *bare.scored):
+        expected = _masked(bench, wanted[episode.key].tolist()) if episode.arm == "masked" else BARE
+        shown = tuple(hint.id for hint in expected.hints)
+        steps = {step.hint_ids for step in episode.steps}
+        first = prompts.setdefault(episode.steps[0].prompt_digest, episode.treatment_sha256)
+        problems = (
+            (episode.treatment_sha256 != expected.sha256, "the treatment is not the assigned one"),
+            (steps != {shown}, "a step showed other chunks than assigned"),
+            (first != episode.treatment_sha256, "an equal prompt carries another mask elsewhere"),
+        )
+        for wrong, found in problems:
+            if wrong:
+                raise DesignError(
+                    found,
+                    where=f"arm {episode.arm}, task {episode.task_id}, sample {episode.sample}",
+                    allowed="prompts that show exactly the chunks of the frozen mask (M20)",
+                    todo="look at the episode; do not fit this gate",
+                )
+    _refuse_unlike_arms([*masked.scored, *bare.scored])
+
+
+def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
+    """Refuse episodes of different models, prompts or shops, naming the field (M20, M24)."""
+    fields = {
+        "model": lambda episode: episode.model.model_dump(),
+        "prompts": lambda episode: episode.prompts_sha256,
+        "shop": lambda episode: episode.shop,
+        "rollout_seed": lambda episode: episode.seeds.rollout_seed,
+    }
+    for name, value in fields.items():
+        unlike = [episode for episode in episodes if value(episode) != value(episodes[0])]
+        if unlike:
+            raise DesignError(
+                f"{name} differs: {value(episodes[0])} in arm {episodes[0].arm}, {value(unlike[0])} in {unlike[0].arm}",
+                where=f"task {unlike[0].task_id}",
+                allowed="arms that differ in what the prompt shows and in nothing else",
+                todo="run both arms again in one run folder",
+            )
+
+
+def _who(bench: Bench, task_id: str, sample: int, split: Split) -> list[object]:
+    """Return the descriptive cells of a row."""
+    identity = bench.agent.model.identity
+    origin = f"{'simulated ' if identity.simulated else ''}{identity.model}"
+    return [task_id, sample, split, identity.checkpoint, origin]
+
+
+def _pair(sets: Mapping[str, RolloutSet], arm: str, task_id: str, sample: int) -> list[object]:
+    """Return the outcomes of an episode and of its task's one bare run (M18)."""
+    return [*_outcomes(sets[arm], (task_id, sample)), *_outcomes(sets["bare"], (task_id, 0))]
+
+
+def _outcomes(arm: RolloutSet, key: tuple[str, int]) -> list[object]:
+    """Return an episode's scores and costs; empty cells where it is missing."""
+    episode = arm.episodes.get(key)
+    if episode is None or episode.reward_detail is None:
+        return [""] * (len(SCORES) + len(COSTS))
+    usage = episode.usage
+    costs = {
+        "steps": len(episode.steps),
+        "prompt_tokens": "" if usage is None else usage.prompt_tokens,
+        "completion_tokens": "" if usage is None else usage.completion_tokens,
+        "protocol_faults": episode.protocol_faults,
+        "invalid_actions": episode.invalid_actions,
+    }
+    scores = [episode.reward, *(getattr(episode.reward_detail, name) for name in SCORES[1:])]
+    return [*scores, *(costs[name] for name in COSTS)]
+
+
+def _write_pairs(path: Path, factors: Sequence[str], arm: str, rows: Sequence[Sequence[object]]) -> Path:
+    """Write a file of pairs, the outcomes of the arm under this prefix."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    outcomes = (*SCORES, *COSTS)
+    writer.writerow([*DESCRIBED, *factors, *(arm + name for name in outcomes), *(f"bare_{name}" for name in outcomes)])
+    writer.writerows(rows)
+    write_bytes(path, table.getvalue().encode())
+    return path
