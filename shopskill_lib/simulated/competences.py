@@ -39,13 +39,13 @@ class Cue(NamedTuple):
     """Names of ideas that the sentence must all express; the first is the one that a negation turns round."""
 
 
-UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.34, backtrack=0.58, stop=0.975)
+UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.2, backtrack=0.45, stop=0.975)
 """Without a skill."""
 
-_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.95, backtrack=0.9, stop=0.99)
+_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.97, backtrack=0.92, stop=0.99)
 """With clear advice for it."""
 
-_LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.35, stop=0.93)
+_LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.25, stop=0.93)
 """With clear advice against it."""
 
 _ONE_SENTENCE = 0.85
