@@ -5,8 +5,8 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shopskill_lib import masks, rollouts
@@ -16,13 +16,13 @@ from shopskill_lib.files import read_text, write_bytes, write_json
 from shopskill_lib.folders import project
 from shopskill_lib.models import SIMULATED, Endpoint, connect
 from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
-from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.catalog import load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.shops.splits import load_splits, with_splits
-from shopskill_lib.simulated.wire import SimulatedTransport
+from shopskill_lib.simulated import wire
 from shopskill_lib.skills import Skill, read_skill
 
 BARE = make_treatment("bare", ())
@@ -77,7 +77,7 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         price_in=settings.policy_price_in,
         price_out=settings.policy_price_out,
     )
-    model = connect(endpoint, SimulatedTransport() if settings.policy_url == SIMULATED else None)
+    model = connect(endpoint, transport=wire.transport() if settings.policy_url == SIMULATED else None)
     prompts = load_prompts(settings.language, settings.prompts_dir)
     draft = Path(settings.draft) if settings.draft else project() / "drafts" / f"skill_{settings.language}.md"
     return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), tasks, read_skill(draft))
@@ -126,7 +126,7 @@ def gate_a(bench: Bench) -> Path:
     """
     assignments = assign(bench)
     masks.freeze(assignments, bench.folder / "masks.csv")
-    sets = rollouts.run(plan_gate_a(bench), bench.agent, bench.folder, **_how(bench, "gate_a"))
+    sets = roll_out(bench, plan_gate_a(bench), "gate_a")
     prove(sets["masked"], sets["bare"], bench)
     write_json(bench.folder / "interventions.json", _interventions(bench.skill))
     rows = [
@@ -145,8 +145,7 @@ def gate_b(bench: Bench) -> Path:
     Raises:
         InputError: Gate A has selected no skill here, or an empty one.
     """
-    plan = plan_gate_b(bench)
-    sets = rollouts.run(plan, bench.agent, bench.folder, **_how(bench, "gate_b"))
+    sets = roll_out(bench, plan_gate_b(bench), "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
         [*_who(bench, task.task_id, 0, "test"), *_pair(sets, "equipped", task.task_id, 0)]
@@ -168,6 +167,18 @@ def _interventions(skill: Skill) -> list[dict[str, object]]:
         {"intervention_id": chunk.chunk_id, "title": chunk.title, "kind": "draft", "order": place}
         for place, chunk in enumerate(skill.chunks, 1)
     ]
+
+
+def limited(bench: Bench, tasks: int) -> Bench:
+    """Return the bench with the first tasks of every split only."""
+    return replace(bench, tasks={split: found[:tasks] for split, found in bench.tasks.items()})
+
+
+def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
+    """Return what a plan will still ask of the model."""
+    reuse_from = Path(bench.settings.reuse_from) if bench.settings.reuse_from else None
+    seed = bench.settings.rollout_seed
+    return rollouts.forecast(plan, bench.agent, bench.folder, rollout_seed=seed, reuse_from=reuse_from)
 
 
 def assign(bench: Bench) -> masks.Assignments:
@@ -214,15 +225,18 @@ def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:
     return treatment("mask-" + "".join(map(str, mask)), bench.skill.subset(shown))
 
 
-def _how(bench: Bench, stage: str) -> dict[str, object]:
-    """Return how episodes are run; nothing here changes a result."""
+def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict[str, RolloutSet]:
+    """Run what a plan still owes in the run folder, and return its episodes by arm."""
     settings = bench.settings
-    return {
-        "rollout_seed": settings.rollout_seed,
-        "stage": stage,
-        "threads": settings.policy_concurrency,
-        "reuse_from": Path(settings.reuse_from) if settings.reuse_from else None,
-    }
+    return rollouts.run(
+        plan,
+        bench.agent,
+        bench.folder,
+        rollout_seed=settings.rollout_seed,
+        stage=stage,
+        threads=settings.policy_concurrency,
+        reuse_from=Path(settings.reuse_from) if settings.reuse_from else None,
+    )
 
 
 def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
@@ -258,7 +272,7 @@ def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
 
 def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
     """Refuse episodes of different models, prompts or shops, naming the field (M20, M24)."""
-    fields = {
+    fields: dict[str, Callable[[Episode], object]] = {
         "model": lambda episode: episode.model.model_dump(),
         "prompts": lambda episode: episode.prompts_sha256,
         "shop": lambda episode: episode.shop,

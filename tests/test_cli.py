@@ -98,7 +98,9 @@ def test_output_that_cannot_be_written_leaves_nothing(folder: Path, tmp_path: Pa
     observations = str(folder / "observations.csv")
     assert_refused(shopskill("gate", observations, "--json", str(tmp_path / "file" / "gate.json")), "gate.json")
     assert_refused(shopskill("gate", observations, "--json", str(tmp_path)), str(tmp_path))
-    assert_refused(shopskill("simulate-observations", "--seed", "0", "--out", str(tmp_path / "file")), "observations.csv")
+    assert_refused(
+        shopskill("simulate-observations", "--seed", "0", "--out", str(tmp_path / "file")), "observations.csv"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 

@@ -53,6 +53,8 @@ ORDER = [
     "comparison",
     "gates",
     "looks",
+    "settings",
+    "protocol",
     "lab.planted",
     "tables",
     "plots",
@@ -67,7 +69,7 @@ HOMES = {
     "rapidfuzz": {"text"},
     "tantivy": {"shops.search"},
     "openai": {"models"},
-    "httpx2": {"models"},
+    "httpx2": {"models", "simulated.wire"},
     "tqdm": {"rollouts"},
     "matplotlib": {"plots"},
     "seaborn": {"plots"},
@@ -75,7 +77,6 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"run"},
-    "httpx2": {"simulated.wire"},
     "argparse": {"console", "cli", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""
