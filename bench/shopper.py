@@ -1,7 +1,8 @@
 """The simulated shopper on the embedded shop: what it earns bare, with each chunk of the draft, and with all.
 
-    python bench/shopper.py                     400 val tasks, 4 seeds, both languages, persona on
-    python bench/shopper.py --tasks 1200 --seeds 8 --temperature 1
+    python bench/shopper.py                     400 val tasks, 4 seeds, both languages, persona on, temperature 0.7
+    python bench/shopper.py --tasks 1200 --seeds 8
+    python bench/shopper.py --arms --temperature 0
 
 The effect of a chunk alone is the mean difference to bare with common random numbers: both rollouts of a pair
 have the same seed. The effect in company is the mean difference that the chunk makes to a skill of half of the
@@ -188,7 +189,7 @@ def effects(bench: Bench, draft: Hints, shown: dict[tuple[int, str], Hints], bar
         print(f"  {name:20} {kind:6} alone {alone}  in company {difference(with_it, without)}", flush=True)
 
 
-def measure(bench: Bench, draft: Hints) -> None:
+def measure(bench: Bench, draft: Hints, arms_only: bool) -> None:
     task_ids = [task.task_id for task in bench.tasks]
     slots = [Slot(name, (name,)) for name in draft]
     shown = {
@@ -198,14 +199,16 @@ def measure(bench: Bench, draft: Hints) -> None:
     }
     bare = bench.run(lambda *_: {})
     arms(bench, draft, shown, bare)
-    effects(bench, draft, shown, bare)
+    if not arms_only:
+        effects(bench, draft, shown, bare)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The simulated shopper on the embedded shop.")
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--arms", action="store_true", help="arms only, without the effect of every chunk")
     parser.add_argument("--languages", nargs="+", choices=("en", "zh"), default=("en", "zh"))
     options = parser.parse_args()
     for language in options.languages:
@@ -214,7 +217,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             shop = EmbeddedShop(catalogue, Path(cache))
             print(f"{language}, {len(tasks)} tasks, {options.seeds} seeds, temperature {options.temperature}")
-            measure(Bench(shop, tasks, range(options.seeds), options.temperature), read_draft(language))
+            bench = Bench(shop, tasks, range(options.seeds), options.temperature)
+            measure(bench, read_draft(language), options.arms)
 
 
 if __name__ == "__main__":

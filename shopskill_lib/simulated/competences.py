@@ -39,7 +39,7 @@ class Cue(NamedTuple):
     """Names of ideas that the sentence must all express; the first is the one that a negation turns round."""
 
 
-UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.2, backtrack=0.45, stop=0.975)
+UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.2, backtrack=0.45, stop=0.98)
 """Without a skill."""
 
 _RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.97, backtrack=0.92, stop=0.99)
