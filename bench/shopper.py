@@ -47,7 +47,7 @@ class Outcome:
     success: int
     steps: int
     seconds: float
-    """Spent in the shopper."""
+    """Processor time spent in the shopper."""
 
 
 def read_draft(language: Language) -> dict[str, str]:
@@ -96,9 +96,9 @@ def episode(shop: EmbeddedShop, task: Task, hints: dict[str, str], seed: int, te
             "model": "simulated-shopper", "messages": messages, "tools": tools(session.current.state),
             "temperature": temperature, "seed": (seed + step) % 2**31,
         }  # fmt: skip
-        start = time.perf_counter()
+        start = time.thread_time()
         message = respond(request).body["choices"][0]["message"]
-        spent += time.perf_counter() - start
+        spent += time.thread_time() - start
         messages.append(message)
         if "tool_calls" not in message:
             messages.append({"role": "user", "content": '{"type": "tool_protocol_error"}'})
@@ -158,7 +158,7 @@ def report(name: str, outcomes: list[Outcome]) -> None:
         f"  {name:20} reward {statistics.fmean(outcome.reward for outcome in outcomes):.3f}"
         f"  success {statistics.fmean(outcome.success for outcome in outcomes):.3f}"
         f"  steps {statistics.fmean(steps):.2f}, at the limit {limited:.3f}"
-        f"  shopper {1e3 * sum(outcome.seconds for outcome in outcomes) / sum(steps):.2f} ms a call",
+        f"  processor {1e3 * sum(outcome.seconds for outcome in outcomes) / sum(steps):.2f} ms a call",
         flush=True,
     )
 
