@@ -52,7 +52,7 @@ class Outcome:
 
 def read_draft(language: Language) -> dict[str, str]:
     """Return the chunks of the shipped draft: id -> text."""
-    text = (ROOT / "drafts" / f"skill_{language}.md").read_text(encoding="utf-8")
+    text = (ROOT / "shopskill_lib" / "drafts" / f"skill_{language}.md").read_text(encoding="utf-8")
     parts = re.split(r"^## .*\{#([\w-]+)\}\n", text, flags=re.MULTILINE)[1:]
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

@@ -50,13 +50,13 @@ def append_lines(path: Path, records: Iterable[Record]) -> None:
 def _mend_tail(descriptor: int) -> int:
     """End a file with a whole line, and return its length: a torn last line goes, a complete one gets its newline."""
     size = os.fstat(descriptor).st_size
-    start, tail = size, b""
-    while start and b"\n" not in tail:
-        start = max(0, start - 65536)
-        tail = os.pread(descriptor, size - start, start)
-    last = tail[tail.rfind(b"\n") + 1 :]
-    if not last:
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
+    start, last = size, b""
+    while start and b"\n" not in last:
+        start = max(0, start - 65536)
+        last = os.pread(descriptor, size - start, start)
+    last = last[last.rfind(b"\n") + 1 :]
     if _is_json(last):
         os.write(descriptor, b"\n")
         return size + 1

@@ -81,7 +81,8 @@ def read_reply(body: bytes, offered: Collection[str]) -> Reply:
     usage, completed = _usage(document.get("usage"))
     text = clean(message["content"]) if isinstance(message.get("content"), str) else ""
     raw_calls = message.get("tool_calls") or []
-    if not (text or raw_calls or completed or finish == "length" or message.get("reasoning_content")):
+    ran_out = finish == "length" and completed is None
+    if not (text or raw_calls or completed or ran_out or message.get("reasoning_content")):
         raise NotAReplyError("the reply holds no token")
     outcome: ToolCall | Fault | Stop
     calls: tuple[ToolCall, ...] = ()

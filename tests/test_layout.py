@@ -55,10 +55,12 @@ ORDER = [
     "looks",
     "settings",
     "protocol",
+    "status",
     "lab.planted",
     "tables",
     "plots",
     "report",
+    "parameters",
     "run",
     "cli",
 ]
@@ -73,10 +75,10 @@ HOMES = {
     "tqdm": {"rollouts"},
     "matplotlib": {"plots"},
     "seaborn": {"plots"},
-    "papermill": {"run"},
+    "papermill": {"parameters", "run"},
     "nbconvert": {"report"},
     "nbformat": {"report"},
-    "yaml": {"run"},
+    "yaml": {"parameters"},
     "argparse": {"console", "cli", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""

@@ -106,6 +106,7 @@ NO_REPLY = [
     Answer(b'{"choices": [{"message": null}]}'),
     completion(usage={"prompt_tokens": 3, "completion_tokens": 0}, text=""),
     completion(text=None),
+    completion(text="", finish="length", usage={"prompt_tokens": 3, "completion_tokens": 0}),
 ]
 
 
