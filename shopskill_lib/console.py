@@ -1,4 +1,7 @@
-"""How commands talk: the answer on standard output, an error as one message on standard error and exit code 2."""
+"""How commands talk: the answer on standard output, an error as one message on standard error and exit code 2.
+
+A command that is stopped by hand says so in one line and ends with 130.
+"""
 
 import argparse
 import os
@@ -19,13 +22,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
-    """Run the parsed command, whose default `command` returns its answer as text; 0 when done, 2 when refused."""
+    """Run the parsed command, whose default `command` returns its answer as text; 0 done, 2 refused, 130 stopped."""
     try:
         options = parser.parse_args(arguments)
         _print(options.command(options))
     except ShopskillError as error:
         sys.stderr.write(f"shopskill: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("shopskill: stopped\n")
+        return 130
     return 0
 
 

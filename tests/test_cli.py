@@ -98,8 +98,22 @@ def test_output_that_cannot_be_written_leaves_nothing(folder: Path, tmp_path: Pa
     observations = str(folder / "observations.csv")
     assert_refused(shopskill("gate", observations, "--json", str(tmp_path / "file" / "gate.json")), "gate.json")
     assert_refused(shopskill("gate", observations, "--json", str(tmp_path)), str(tmp_path))
-    assert_refused(shopskill("simulate-observations", "--seed", "0", "--out", str(tmp_path / "file")), "observations.csv")
+    assert_refused(
+        shopskill("simulate-observations", "--seed", "0", "--out", str(tmp_path / "file")), "observations.csv"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_record_never_replaces_what_it_is_made_from(folder: Path, tmp_path: Path) -> None:
+    pairs, named = folder / "observations.csv", tmp_path / "named.json"
+    named.write_text("[]", encoding="utf-8")
+    before = pairs.read_bytes()
+    beside = f"{folder}/../{folder.name}/observations.csv"
+    assert_refused(shopskill("gate", str(pairs), "--json", beside), "--json", "reads")
+    assert_refused(shopskill("gate", str(pairs), "--interventions", str(named), "--json", str(named)), "--json")
+    assert_refused(shopskill("compare", str(pairs), "--json", str(pairs)), "--json")
+    assert_refused(shopskill("gate", str(pairs), "--json", ""), "directory")
+    assert (pairs.read_bytes(), named.read_text(encoding="utf-8")) == (before, "[]")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
