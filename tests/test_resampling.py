@@ -125,8 +125,13 @@ def test_bca_does_not_depend_on_the_unit(scale: float) -> None:
 
 @pytest.mark.parametrize(
     ("resamples", "seed", "found"),
-    [(99, 0, "resamples is 99"), (100.0, 0, "resamples is 100.0"), (True, 0, "resamples is True")]
-    + [(100, -1, "analysis_seed is -1"), (100, "1", "analysis_seed is '1'")],
+    [
+        (99, 0, "resamples is 99"),
+        (100.0, 0, "resamples is 100.0"),
+        (True, 0, "resamples is True"),
+        (100, -1, "analysis_seed is -1"),
+        (100, "1", "analysis_seed is '1'"),
+    ],
 )
 def test_draws_that_give_no_bootstrap_are_refused(resamples: object, seed: object, found: str) -> None:
     with pytest.raises(ParameterError, match=found):

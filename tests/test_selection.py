@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,7 +247,8 @@ def test_every_decision_says_why() -> None:
 
 
 def test_a_budget_of_numpy_is_a_number() -> None:
-    assert resolve_budget(np.int64(9), 12) == (9, ())
+    nine: Any = np.int64(9)
+    assert resolve_budget(nine, 12) == (9, ())
 
 
 @pytest.mark.parametrize("budget", [0, -1, 13, True, 2.0, "3"])
