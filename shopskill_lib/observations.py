@@ -293,8 +293,9 @@ def _refuse_design(masks: IntArray, factors: tuple[Intervention, ...], path: Pat
     health = design_report(masks, factors)
     if health.aliased:
         present = ", ".join(health.absent_missing)
+        groups = "; apart from these, of ".join(", ".join(group) for group in health.aliased)
         raise DesignError(
-            f"the effects of {', '.join(health.aliased)} cannot be told apart from each other or from a constant "
+            f"the effects of {groups} cannot be told apart from each other or from a constant "
             "shift between the arms" + (f"; no row leaves out {present}" if present else ""),
             where=str(path),
             allowed="masks of full column rank, each slot sometimes absent (M20)",

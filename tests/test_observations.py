@@ -113,6 +113,15 @@ def test_a_bad_value_is_refused_by_task_and_column(gate_csv: GateWriter, case: s
     assert "What to do: " in str(refusal.value)
 
 
+def test_two_groups_of_aliased_factors_are_listed_apart(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        copy_column("search", "核对规格")(rows)
+        copy_column("variant", "budget")(rows)
+
+    with pytest.raises(DesignError, match="of search, 核对规格; apart from these, of variant, budget cannot be told"):
+        read_observations(gate_csv(change=change))
+
+
 def test_collinear_factors_are_all_named_and_no_other(gate_csv: GateWriter) -> None:
     def change(rows: Rows) -> None:
         for number, row in enumerate(rows):
