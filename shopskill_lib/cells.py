@@ -188,7 +188,7 @@ def refuse_reward_unlike_strict(arm: dict[str, FloatArray], prefix: str, task_id
         return
     strict, tolerance, name = arm.get("r_strict"), 1e-9, "r_strict"
     if strict is None and all(component in arm for component in COMPONENTS):
-        strict = np.prod([arm[component] for component in COMPONENTS], axis=0)
+        strict = np.prod([np.clip(arm[component], -1e50, 1e50) for component in COMPONENTS], axis=0)
         tolerance, name = 1e-3, "r_type*r_att*r_option*r_price"
     if strict is None:
         return

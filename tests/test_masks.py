@@ -131,7 +131,8 @@ def test_report_of_a_sound_design() -> None:
     assert health.nominal.tolist() == [2.0, 2.0, 3.0]
     assert health.mean_shown == 7 / 6
     assert health.rank == 3
-    assert health.never_shown == health.aliased == health.absent_missing == ()
+    assert health.never_shown == health.absent_missing == ()
+    assert health.aliased == ()
     singular = np.linalg.svd(columns("110000", "001100", "101010"), compute_uv=False)
     assert health.condition == pytest.approx(singular[0] / singular[-1], abs=1e-12)
 

@@ -292,6 +292,13 @@ def test_the_product_of_the_components_is_compared_up_to_the_rounding_of_files(g
         change(rows)
         rows[1] |= {"reward": "0.5", "r_type": "1", "r_att": "0.52", "r_option": "1", "r_price": "1"}
 
+    def spoil_by_size(rows: Rows) -> None:
+        for row in rows:
+            row |= dict.fromkeys(("r_type", "r_att", "r_option", "r_price"), "1e100")
+            row |= dict.fromkeys(("bare_r_type", "bare_r_att", "bare_r_option", "bare_r_price"), "1")
+
+    with pytest.raises(InputError, match=r"reward is \d but r_type\*r_att\*r_option\*r_price is 1e\+200 at task 0001"):
+        read_observations(gate_csv(change=spoil_by_size))
     with pytest.raises(InputError, match=r"reward is 0.5 but r_type\*r_att\*r_option\*r_price is 0.52 at task 0002"):
         read_observations(gate_csv(change=spoil))
 
