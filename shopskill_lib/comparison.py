@@ -22,6 +22,7 @@ FloatArray = NDArray[np.float64]
 
 PRIMARY = "reward"
 FEW_TASKS = 20
+LARGEST_SAMPLE = 2**53
 SUCCESS = ("r_success", "success")
 """Names under which an arm may give task success."""
 
@@ -207,7 +208,7 @@ def _numbers(column: pd.Series, tasks: Sequence[str], arm: str, whole: bool = Fa
     values = np.array([_number(cell) for cell in plain], dtype=np.float64)
     wrong = (np.isnan(values) & plain.notna().to_numpy()) | (np.abs(values) > LARGEST)
     if whole:
-        wrong |= ~(np.floor(values) == values) | (values < 0)
+        wrong |= ~(np.floor(values) == values) | (values < 0) | (values > LARGEST_SAMPLE)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(

@@ -137,6 +137,7 @@ def test_unaligned_arms_are_refused_with_the_tasks() -> None:
         ({"success": ["1", "yes", "0", "0"]}, "equipped arm, task 2, column success: success is 'yes'"),
         ({"steps": ["3", "", "0", "0"]}, "task 2, column steps: steps is ''"),
         ({"sample": [0, 0.5, 0, 0]}, "task 2, column sample: sample is '0.5'.*whole numbers from 0"),
+        ({"sample": [0, 1e99, 0, 0]}, r"task 2, column sample: sample is '1e\+99'"),
         ({"sample": [0, None, 0, 0]}, "task 2, column sample: sample is 'nan'"),
         ({"task_id": ["1", None, "3", "4"]}, "equipped arm: row 2 has no task_id"),
         ({"success": [0, 0, 0, 0.5]}, "column success: success holds values other than 0 and 1"),
