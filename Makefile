@@ -13,18 +13,15 @@ SMOKE := outputs/smoke
 	touch $@
 
 run: .venv/.installed
-	$(BIN)/shopskill simulate-observations --seed 0 --out outputs/embedded
 	$(BIN)/shopskill run params/embedded.yaml
 
 test: check
 	$(BIN)/pytest -q -n 2
 	rm -rf $(SMOKE)
-	$(BIN)/shopskill simulate-observations --seed 0 --tasks 80 --out $(SMOKE)
 	$(BIN)/shopskill run params/smoke.yaml
 	$(BIN)/pytest -q -p no:cacheprovider --nbval $(SMOKE)
 
 lab: .venv/.installed
-	test -f outputs/embedded/observations.csv || $(BIN)/shopskill simulate-observations --seed 0 --out outputs/embedded
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
 check: .venv/.installed
@@ -33,3 +30,4 @@ check: .venv/.installed
 
 bench: .venv/.installed
 	$(BIN)/python bench/gate.py
+	$(BIN)/python bench/agent.py

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shopskill_lib import gates
+from shopskill_lib import gates, status
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
@@ -52,6 +52,10 @@ def _parser() -> Parser:
     simulate.add_argument("--tasks", type=int, default=400, help="tasks in each split")
     simulate.add_argument("--out", type=Path, default=Path("outputs/embedded"), help="run folder")
     simulate.set_defaults(command=_simulate)
+
+    state = commands.add_parser("status", help="how far a run is: episodes by arm, never an effect")
+    state.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    state.set_defaults(command=lambda options: status.report(options.run))
 
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser

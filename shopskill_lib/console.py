@@ -1,6 +1,6 @@
-"""How commands talk: the answer on standard output, an error as one message on standard error and exit code 2.
+"""How commands talk: the answer on standard output, an error as one message on standard error.
 
-A command that is stopped by hand says so in one line and ends with 130.
+Exit codes: 0 done, 2 refused, 75 stopped on request and to be continued by the same command, 130 stopped by hand.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from shopskill_lib.errors import OutputError, ParameterError, ShopskillError
+from shopskill_lib.errors import Interrupted, OutputError, ParameterError, ShopskillError
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,13 +22,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
-    """Run the parsed command, whose default `command` returns its answer as text; 0 done, 2 refused, 130 stopped."""
+    """Run the parsed command, whose default `command` returns its answer as text, and return the exit code."""
     try:
         options = parser.parse_args(arguments)
         _print(options.command(options))
     except ShopskillError as error:
         sys.stderr.write(f"shopskill: {error}\n")
-        return 2
+        return 75 if isinstance(error, Interrupted) else 2
     except KeyboardInterrupt:
         sys.stderr.write("shopskill: stopped\n")
         return 130

@@ -7,6 +7,9 @@
     ├── ParameterError      a parameter or option of an unknown name, a wrong type or a value out of range
     ├── LookError           a further look at data that has been used once (METHOD M23)
     ├── NotebookError       a notebook that stopped at an error
+    ├── SetupError          a model or shop that does not work as it was set up; nothing more is run
+    ├── InfrastructureError a failure of network or server; its episode stays owed and is never scored (I20)
+    ├── Interrupted         a run that was asked to stop; what was finished is kept (exit code 75)
     └── OutputError         a place that cannot be written
 
 A bad set-up is an exception of this tree; a bad rollout is data and never raises.
@@ -54,3 +57,15 @@ class NotebookError(ShopskillError):
 
 class OutputError(ShopskillError):
     """A place that cannot be written."""
+
+
+class SetupError(ShopskillError):
+    """A model or shop that does not work as it was set up; nothing more is run."""
+
+
+class InfrastructureError(ShopskillError):
+    """A failure of network or server; its episode stays owed and is never scored (I20)."""
+
+
+class Interrupted(ShopskillError):  # noqa: N818 - being stopped is no error of anyone
+    """A run that was asked to stop; what was finished is kept, and the same call goes on from there."""

@@ -5,25 +5,27 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shopskill_lib import masks, rollouts
 from shopskill_lib.agent import Agent, load_prompts
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.files import read_text, write_bytes, write_json
-from shopskill_lib.folders import project
 from shopskill_lib.models import SIMULATED, Endpoint, connect
 from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
-from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import Settings
-from shopskill_lib.shops.catalog import load_catalogue
+from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.shops.splits import load_splits, with_splits
-from shopskill_lib.simulated.wire import SimulatedTransport
+from shopskill_lib.simulated import wire
 from shopskill_lib.skills import Skill, read_skill
+
+DRAFTS = Path(__file__).with_name("drafts")
+"""The shipped drafts, one a language."""
 
 BARE = make_treatment("bare", ())
 
@@ -44,15 +46,33 @@ class Bench:
         settings: the run's parameters.
         folder: the run folder.
         agent: model, shop and prompts.
-        tasks: split -> tasks, in catalogue order.
+        catalogue: products and tasks.
         skill: the draft to measure.
     """
 
     settings: Settings
     folder: Path
     agent: Agent
-    tasks: Mapping[Split, Sequence[Task]]
+    catalogue: Catalogue
     skill: Skill
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the first tasks of a split, n_val or n_test of them: a smaller run is the start of a larger one.
+
+        Raises:
+            ParameterError: the catalogue has fewer.
+        """
+        count = self.settings.n_val if split == "val" else self.settings.n_test
+        found = [task for task in self.catalogue.tasks.values() if task.split == split]
+        if len(found) < count:
+            raise ParameterError(
+                f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
+                where=f"n_{split}",
+                allowed=f"1 to {len(found)}",
+                todo="ask for fewer, or use a larger catalogue",
+            )
+        chosen = found[:count]
+        return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:
@@ -60,11 +80,9 @@ def set_up(settings: Settings, folder: Path) -> Bench:
 
     Raises:
         InputError: catalogue, splits or draft cannot be used; splits overlap (M2).
-        ParameterError: too few tasks in a split, or a parameter that fits nothing.
+        ParameterError: a parameter that fits nothing.
     """
     shop = _open_shop(settings, folder)
-    wanted: dict[Split, int] = {"val": settings.n_val, "test": settings.n_test}
-    tasks = {split: _first(shop, split, count, settings) for split, count in wanted.items()}
     endpoint = Endpoint(
         url=settings.policy_url,
         model=settings.policy_model,
@@ -77,10 +95,10 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         price_in=settings.policy_price_in,
         price_out=settings.policy_price_out,
     )
-    model = connect(endpoint, SimulatedTransport() if settings.policy_url == SIMULATED else None)
+    model = connect(endpoint, transport=wire.transport() if settings.policy_url == SIMULATED else None)
     prompts = load_prompts(settings.language, settings.prompts_dir)
-    draft = Path(settings.draft) if settings.draft else project() / "drafts" / f"skill_{settings.language}.md"
-    return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), tasks, read_skill(draft))
+    draft = Path(settings.draft) if settings.draft else DRAFTS / f"skill_{settings.language}.md"
+    return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), shop.catalogue, read_skill(draft))
 
 
 def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
@@ -101,20 +119,6 @@ def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
     return EmbeddedShop(catalogue, folder.parent / ".search-index", action_limit=settings.max_steps)
 
 
-def _first(shop: EmbeddedShop, split: Split, count: int, settings: Settings) -> list[Task]:
-    """Return the first tasks of a split; a run on fewer tasks is a part of one on more."""
-    found = [task for task in shop.catalogue.tasks.values() if task.split == split]
-    if len(found) < count:
-        raise ParameterError(
-            f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
-            where=f"n_{split}",
-            allowed=f"1 to {len(found)}",
-            todo="ask for fewer, or use a larger catalogue",
-        )
-    chosen = found[:count]
-    return chosen if settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
-
-
 def gate_a(bench: Bench) -> Path:
     """Run what Gate A still owes and pair it (M17, M18, M20).
 
@@ -126,7 +130,7 @@ def gate_a(bench: Bench) -> Path:
     """
     assignments = assign(bench)
     masks.freeze(assignments, bench.folder / "masks.csv")
-    sets = rollouts.run(plan_gate_a(bench), bench.agent, bench.folder, **_how(bench, "gate_a"))
+    sets = roll_out(bench, plan_gate_a(bench), "gate_a")
     prove(sets["masked"], sets["bare"], bench)
     write_json(bench.folder / "interventions.json", _interventions(bench.skill))
     rows = [
@@ -145,12 +149,11 @@ def gate_b(bench: Bench) -> Path:
     Raises:
         InputError: Gate A has selected no skill here, or an empty one.
     """
-    plan = plan_gate_b(bench)
-    sets = rollouts.run(plan, bench.agent, bench.folder, **_how(bench, "gate_b"))
+    sets = roll_out(bench, plan_gate_b(bench), "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
         [*_who(bench, task.task_id, 0, "test"), *_pair(sets, "equipped", task.task_id, 0)]
-        for task in bench.tasks["test"]
+        for task in bench.tasks("test")
     ]
     return _write_pairs(bench.folder / "test_observations.csv", (), "equipped_", rows)
 
@@ -170,16 +173,29 @@ def _interventions(skill: Skill) -> list[dict[str, object]]:
     ]
 
 
+def limited(bench: Bench, tasks: int) -> Bench:
+    """Return the bench with the first validation tasks only."""
+    count = min(tasks, bench.settings.n_val)
+    return replace(bench, settings=bench.settings.model_copy(update={"n_val": count}))
+
+
+def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
+    """Return what a plan will still ask of the model."""
+    reuse_from = Path(bench.settings.reuse_from) if bench.settings.reuse_from else None
+    seed = bench.settings.rollout_seed
+    return rollouts.forecast(plan, bench.agent, bench.folder, rollout_seed=seed, reuse_from=reuse_from)
+
+
 def assign(bench: Bench) -> masks.Assignments:
     """Draw the masks of the run: every chunk is a slot of one version."""
     slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
-    task_ids = [task.task_id for task in bench.tasks["val"]]
+    task_ids = [task.task_id for task in bench.tasks("val")]
     return masks.assign(bench.settings.mask_seed, "val", task_ids, slots, bench.settings.masked_samples)
 
 
 def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
     """List Gate A's episodes: one bare a task, one masked a task and sample."""
-    by_id = {task.task_id: task for task in bench.tasks["val"]}
+    by_id = {task.task_id: task for task in bench.tasks("val")}
     drawn = assign(bench)
     masked = [
         rollouts.Planned("masked", by_id[task_id], sample, _masked(bench, mask.tolist()))
@@ -199,8 +215,8 @@ def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
             todo="run 03_gate_a first" if not path.exists() else "there is nothing to test",
         )
     whole = treatment("equipped", read_skill(path))
-    bare = [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks["test"]]
-    return [*bare, *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks["test"])]
+    bare = [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks("test")]
+    return [*bare, *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks("test"))]
 
 
 def treatment(name: str, skill: Skill) -> Treatment:
@@ -214,15 +230,18 @@ def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:
     return treatment("mask-" + "".join(map(str, mask)), bench.skill.subset(shown))
 
 
-def _how(bench: Bench, stage: str) -> dict[str, object]:
-    """Return how episodes are run; nothing here changes a result."""
+def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict[str, RolloutSet]:
+    """Run what a plan still owes in the run folder, and return its episodes by arm."""
     settings = bench.settings
-    return {
-        "rollout_seed": settings.rollout_seed,
-        "stage": stage,
-        "threads": settings.policy_concurrency,
-        "reuse_from": Path(settings.reuse_from) if settings.reuse_from else None,
-    }
+    return rollouts.run(
+        plan,
+        bench.agent,
+        bench.folder,
+        rollout_seed=settings.rollout_seed,
+        stage=stage,
+        threads=settings.policy_concurrency,
+        reuse_from=Path(settings.reuse_from) if settings.reuse_from else None,
+    )
 
 
 def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
@@ -258,7 +277,7 @@ def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
 
 def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
     """Refuse episodes of different models, prompts or shops, naming the field (M20, M24)."""
-    fields = {
+    fields: dict[str, Callable[[Episode], object]] = {
         "model": lambda episode: episode.model.model_dump(),
         "prompts": lambda episode: episode.prompts_sha256,
         "shop": lambda episode: episode.shop,

@@ -5,10 +5,13 @@ A record stores what happened; whatever follows from it is a property and never 
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple, NotRequired, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, model_validator
+
+from shopskill_lib.errors import InputError
 
 Language = Literal["en", "zh"]
 Split = Literal["train", "val", "test"]
@@ -182,3 +185,223 @@ class ObservationState(TypedDict):
     missing_option_axes: NotRequired[list[str]]
     options_complete: NotRequired[bool]
     selected_price: NotRequired[float]
+
+
+class Hint(Record):
+    """One text that a treatment puts into the prompt."""
+
+    id: str
+    """Id as the prompt shows it; one word."""
+    text: str
+
+
+class Treatment(Record):
+    """What was put into the prompt."""
+
+    treatment_id: str
+    hints: tuple[Hint, ...]
+    """In canonical order; empty for bare."""
+    sha256: str
+    """Hash of the rendered hints: equal hashes are equal prompts."""
+
+
+class Usage(Record):
+    """Tokens of one or more model calls, as the server counts them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ModelIdentity(Record):
+    """Everything about the model that an episode depends on."""
+
+    model: str
+    checkpoint: str
+    """Identifier of the frozen weights, given by the user."""
+    temperature: float
+    max_tokens: int
+    send_seed: bool
+    simulated: bool
+    """Whether a program stands in for the model; whatever rests on it says so."""
+
+
+class Step(Record):
+    """One turn of the model in an episode."""
+
+    step: int
+    """From 1; protocol faults count."""
+    page_type: str
+    """Kind of the page the model saw."""
+    hint_ids: tuple[str, ...]
+    """Hints in the prompt of this turn."""
+    prompt_digest: str
+    """SHA-256 of the messages sent, as canonical JSON."""
+    action: str | None
+    """What was sent to the shop; None after a fault or an ending."""
+    fault: str | None
+    """Code of the protocol fault (reference 2.3); None without one."""
+    feedback: str | None
+    """The shop's reason code for the action."""
+    usage: Usage | None
+    """None where the server does not tell."""
+    finish_reason: str | None
+    tries: int
+    """Requests until the answer came; 1 without trouble."""
+    seconds: float
+    """Time of the model call, waiting included."""
+
+
+class Seeds(Record):
+    """Where the randomness of an episode comes from."""
+
+    rollout_seed: int
+    episode_seed: int
+    """Seed of its first call; every further call counts one up."""
+
+
+class Failure(Record):
+    """Why an attempt was not scored."""
+
+    kind: str
+    """Class of the error."""
+    message: str
+
+
+class Episode(Record):
+    """One attempt at one episode, scored or failed."""
+
+    identity: str
+    """Hash of everything the result depends on; attempts at the same episode share it."""
+    arm: str
+    task_id: str
+    sample: int
+    split: Split | None
+    treatment_id: str
+    treatment_sha256: str
+    hint_ids: tuple[str, ...]
+    """Hints of the treatment, in canonical order."""
+    model: ModelIdentity
+    prompts_sha256: str
+    """Hash of the prompt texts."""
+    shop: dict[str, str | int]
+    """The shop's fingerprint."""
+    seeds: Seeds
+    attempt: int
+    """From 1."""
+    status: Literal["scored", "error"]
+    ending: Ending | None
+    reward: float | None
+    """None for an attempt that failed: errors are never rewards (I20)."""
+    reward_detail: RewardDetail | None
+    purchase: Purchase | None
+    steps: tuple[Step, ...]
+    """For a failed attempt those before the failure."""
+    error: Failure | None
+    started_at: AwareDatetime
+    ended_at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _error_or_reward(self) -> Self:
+        """Refuse an error with a reward, and a score without one."""
+        scored = self.status == "scored"
+        if (self.reward is not None, self.ending is not None, self.error is None) != (scored, scored, scored):
+            raise ValueError("an attempt has either a reward and an ending, or an error")
+        return self
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Task and sample."""
+        return self.task_id, self.sample
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a program stood in for the model."""
+        return self.model.simulated
+
+    @property
+    def protocol_faults(self) -> int:
+        """Turns without one legal call."""
+        return sum(step.fault is not None for step in self.steps)
+
+    @property
+    def invalid_actions(self) -> int:
+        """Actions that the shop could not carry out."""
+        return sum(step.feedback not in (None, "executed") for step in self.steps)
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all turns; None when they are unknown for any."""
+        return total_usage(step.usage for step in self.steps)
+
+
+class Reused(Record):
+    """A line that stands for an episode of another run."""
+
+    identity: str
+    arm: str
+    task_id: str
+    sample: int
+    reused_from: str
+    """Episode file of the other run, relative to the run folder."""
+
+
+class ModelCall(Record):
+    """One line of ``calls.jsonl``: what a call to a model cost."""
+
+    arm: str
+    stage: str
+    """Step of the workbench the call belongs to."""
+    role: str
+    """Who was asked: ``policy``, later analysts and the compiler."""
+    task_id: str
+    sample: int
+    attempt: int
+    outcome: str
+    """What came back: ``call``, ``fault``, ``ending`` or ``error``."""
+    usage: Usage | None
+    money: float | None
+    """None without prices or without token counts."""
+    tries: int
+    seconds: float
+
+
+def total_usage(usages: Iterable[Usage | None]) -> Usage | None:
+    """Add up tokens; None when there is nothing to add or any is unknown: a sum never hides a gap."""
+    known = list(usages)
+    if not known or None in known:
+        return None
+    counts = [(usage.prompt_tokens, usage.completion_tokens) for usage in known if usage is not None]
+    return Usage(prompt_tokens=sum(count[0] for count in counts), completion_tokens=sum(count[1] for count in counts))
+
+
+def render_hints(hints: Iterable[Hint]) -> str:
+    """Return the hints as the prompt shows them, one element each."""
+    return "\n".join(f'<hint id="{hint.id}">\n{hint.text}\n</hint>' for hint in hints)
+
+
+def make_treatment(treatment_id: str, hints: Iterable[Hint]) -> Treatment:
+    """Return the treatment of these hints, in this order.
+
+    Raises:
+        InputError: a hint cannot be told apart in the prompt: its id is no single word or occurs twice, its text
+            is blank or holds the mark that ends a hint.
+    """
+    hints = tuple(hints)
+    repeated = [name for name, count in Counter(hint.id for hint in hints).items() if count > 1]
+    problems = [f"the hint id {name!r} occurs twice" for name in repeated]
+    problems += [f"the hint id {hint.id!r} is no single word" for hint in hints if not _is_word(hint.id)]
+    problems += [f"hint {hint.id!r} has no text" for hint in hints if not hint.text.strip()]
+    problems += [f"hint {hint.id!r} holds '</hint>'" for hint in hints if "</hint>" in hint.text]
+    if problems:
+        raise InputError(
+            problems[0],
+            where=f"treatment {treatment_id}",
+            allowed="hints with an id of one word without quotes, each once, and a text without '</hint>'",
+            todo="correct the skill",
+        )
+    digest = hashlib.sha256(render_hints(hints).encode()).hexdigest()
+    return Treatment(treatment_id=treatment_id, hints=hints, sha256=digest)
+
+
+def _is_word(text: str) -> bool:
+    return bool(text) and not any(letter.isspace() or letter in "\"'<>" for letter in text)

@@ -1,12 +1,17 @@
 """The parameters of a run: one name, one meaning, one type, one default. Notebooks declare the ones they read."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from shopskill_lib.errors import ParameterError
+from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.records import Record
+
+PATHS = ("catalogue", "splits", "draft", "reuse_from", "prompts_dir")
+"""Settings that name a file or folder."""
 
 
 class Settings(Record):
@@ -68,6 +73,23 @@ class Settings(Record):
     """Episodes at once."""
     prompts_dir: str = ""
     """Folder with prompt texts that replace the shipped ones of the same name."""
+
+    @classmethod
+    def of_run(cls, folder: Path) -> "Settings":
+        """Take the settings of a run from its `params.json`, whose paths are relative to the run folder.
+
+        Raises:
+            InputError: there is no such file, or it is damaged.
+            ParameterError: a value is of another type or out of range.
+        """
+        path = folder / "params.json"
+        names = parse_json(read_text(path), str(path))
+        return cls.of(names).relative_to(folder)
+
+    def relative_to(self, folder: Path) -> "Settings":
+        """Return the settings with their paths, relative ones taken from this folder, made whole."""
+        given = {name: getattr(self, name) for name in PATHS if getattr(self, name)}
+        return self.model_copy(update={name: str((folder / value).resolve()) for name, value in given.items()})
 
     @classmethod
     def of(cls, names: Mapping[str, Any]) -> "Settings":

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_simulation_is_labelled_and_repeats_to_the_byte(folder: Path, tmp_path: Path) -> None:
     assert shopskill("simulate-observations", "--seed", "3", "--tasks", "60", "--out", str(tmp_path)).returncode == 0
-    for name in ("observations.csv", "test_observations.csv", "truth.csv"):
+    for name in ("observations.csv", "test_observations.csv", "planted.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
         assert b"simulated" in (tmp_path / name).read_bytes()
 

@@ -1,18 +1,30 @@
 import json
+from datetime import UTC, datetime
 from typing import get_type_hints
 
 import pytest
 from pydantic import ValidationError
 
 from shopskill_lib.records import (
+    Episode,
+    Failure,
+    Hint,
+    ModelCall,
+    ModelIdentity,
     PriceResolution,
     Product,
     Purchase,
     Record,
     RequiredOption,
+    Reused,
     RewardDetail,
+    Seeds,
+    Step,
     Task,
+    Usage,
     fingerprint,
+    make_treatment,
+    total_usage,
 )
 
 TASK = Task(
@@ -28,7 +40,65 @@ TASK = Task(
     category="Home›Cup",
 )
 PRICE = PriceResolution(status="pass", method="single_listing_price", price=4.5)
+USAGE = Usage(prompt_tokens=40, completion_tokens=2)
+STEP = Step(
+    step=1,
+    page_type="search_home",
+    hint_ids=("a",),
+    prompt_digest="d",
+    action="search[杯子]",
+    fault=None,
+    feedback="executed",
+    usage=USAGE,
+    finish_reason="tool_calls",
+    tries=1,
+    seconds=0.5,
+)
+FAULT = STEP.model_copy(update={"step": 2, "action": None, "fault": "empty_response", "feedback": None})
+INVALID = STEP.model_copy(update={"step": 3, "feedback": "unavailable_action"})
+MODEL = ModelIdentity(model="m", checkpoint="c", temperature=0.0, max_tokens=9, send_seed=True, simulated=True)
+FAILED = Episode(
+    identity="i",
+    arm="bare",
+    task_id="7",
+    sample=0,
+    split="val",
+    treatment_id="bare",
+    treatment_sha256="s",
+    hint_ids=("a",),
+    model=MODEL,
+    prompts_sha256="p",
+    shop={"catalogue": "c", "action_limit": 30},
+    seeds=Seeds(rollout_seed=0, episode_seed=5),
+    attempt=1,
+    status="error",
+    ending=None,
+    reward=None,
+    reward_detail=None,
+    purchase=None,
+    steps=(STEP, FAULT, INVALID),
+    error=Failure(kind="InfrastructureError", message="no reply"),
+    started_at=datetime(2026, 1, 1, tzinfo=UTC),
+    ended_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 EXAMPLES: list[Record] = [
+    STEP,
+    FAILED,
+    make_treatment("t", (Hint(id="a", text="核对"),)),
+    Reused(identity="i", arm="bare", task_id="7", sample=0, reused_from="../a/episodes/bare.jsonl"),
+    ModelCall(
+        arm="bare",
+        stage="gate_a",
+        role="policy",
+        task_id="7",
+        sample=0,
+        attempt=1,
+        outcome="call",
+        usage=None,
+        money=None,
+        tries=1,
+        seconds=0.5,
+    ),
     TASK,
     Product(
         asin="1",
@@ -87,3 +157,29 @@ def test_the_fingerprint_is_that_of_the_reference() -> None:
     assert fingerprint([]) == "4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"
     with pytest.raises(ValueError, match="Out of range"):
         fingerprint(float("nan"))
+
+
+def test_an_episode_counts_its_turns() -> None:
+    assert (FAILED.key, FAILED.protocol_faults, FAILED.invalid_actions, FAILED.simulated) == (("7", 0), 1, 1, True)
+    assert FAILED.usage == Usage(prompt_tokens=120, completion_tokens=6)
+
+
+def test_a_sum_of_tokens_never_hides_a_gap() -> None:
+    assert total_usage([USAGE, None]) is None and total_usage([]) is None
+    assert total_usage([USAGE]) == USAGE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reward": 0.0},
+        {"ending": "purchase"},
+        {"error": None},
+        {"status": "scored"},
+        {"status": "scored", "reward": 1.0, "ending": "purchase"},
+        {"status": "scored", "error": None, "ending": "purchase"},
+    ],
+)
+def test_I20_an_error_has_no_reward_and_a_score_has_one(change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="either a reward and an ending, or an error"):
+        Episode.model_validate(FAILED.model_dump() | change)

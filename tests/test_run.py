@@ -1,4 +1,4 @@
-"""`shopskill run`: checked parameters, the run folder, the same notebooks by plain papermill."""
+"""`shopskill run`: checked parameters, the run folder, seeds, a pilot, the same notebooks by plain papermill."""
 
 import hashlib
 import json
@@ -9,21 +9,11 @@ from pathlib import Path
 import papermill
 import pytest
 
-from shopskill_lib import folders, run
+from shopskill_lib import folders, parameters
 from shopskill_lib.errors import InputError, OutputError, ParameterError
-from shopskill_lib.lab import planted
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder on 80 simulated tasks a split, filled by the command."""
-    folder = tmp_path_factory.mktemp("run")
-    planted.simulate(0, 80, folder)
-    finished = shopskill("run", "params/smoke.yaml", "--out", str(folder))
-    assert finished.returncode == 0, finished.stderr
-    return folder
+SMOKE = ROOT / "params" / "smoke.yaml"
 
 
 def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,141 +21,194 @@ def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_run_fills_its_folder(simulated: Path) -> None:
-    names = {path.name for path in simulated.iterdir()}
-    assert {"03_gate_a.ipynb", "04_gate_b.ipynb", "gate_a.json", "gate_b.json", "report.html"} <= names
-    assert {"params.json", "provenance.json", "contributions.csv", "selection.csv", "figures"} <= names
-    gate = json.loads((simulated / "gate_a.json").read_text(encoding="utf-8"))
+def record(path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of smoke size, filled by the command."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    done = shopskill("run", "params/smoke.yaml", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "simulated" in done.stdout
+    assert "looks so far: 1" in done.stdout
+    assert "episodes to run" in done.stderr
+    return folder
+
+
+def test_run_fills_its_folder(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert {"03_gate_a.ipynb", "04_gate_b.ipynb", "gate_a.json", "gate_b.json", "report.html", "skill.md"} <= names
+    assert {"params.json", "provenance.json", "contributions.csv", "selection.csv", "figures", "masks.csv"} <= names
+    assert {"episodes", "calls.jsonl", "observations.csv", "test_observations.csv"} <= names
+    assert {path.name for path in (finished / "episodes").iterdir()} == {"bare.jsonl", "masked.jsonl", "equipped.jsonl"}
+    gate = json.loads((finished / "gate_a.json").read_text(encoding="utf-8"))
     assert gate["simulated"] is True
     assert gate["verdict"].startswith("simulated")
     assert len(gate["factors"]) == 16
     assert len(gate["looks"]) == 1
-    assert json.loads((simulated / "params.json").read_text(encoding="utf-8"))["budget"] == 8
+    assert record(finished / "params.json")["budget"] == 8
 
 
-def test_report_is_self_contained_and_says_simulated(simulated: Path) -> None:
-    page = (simulated / "report.html").read_text(encoding="utf-8")
+def test_report_is_self_contained_and_says_simulated(finished: Path) -> None:
+    page = (finished / "report.html").read_text(encoding="utf-8")
     assert "simulated" in page
     assert page.count("data:image/png;base64,") == 4
     for outside in ("<script", 'src="http', 'href="http', "@import", "url("):
         assert outside not in page
 
 
-def test_running_again_changes_no_data_file(simulated: Path) -> None:
-    def hashes() -> dict[str, str]:
-        return {
-            str(path.relative_to(simulated)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(simulated.rglob("*"))
-            if path.suffix in (".csv", ".json", ".svg") and path.name != "provenance.json"
-        }
-
-    before = hashes()
-    finished = shopskill("run", "params/smoke.yaml", "--out", str(simulated))
-    assert finished.returncode == 0, finished.stderr
-    assert hashes() == before
-    assert len(before) == 12
+def hashes(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".csv", ".json", ".jsonl", ".svg", ".md") and path.name != "provenance.json"
+    }
 
 
-def test_another_budget_on_the_same_tasks_needs_a_reason(simulated: Path) -> None:
-    again = ("run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(simulated), "-p", "budget=9")
+def test_running_again_changes_no_data_file_and_asks_no_model(finished: Path) -> None:
+    before = hashes(finished)
+    again = shopskill("run", "params/smoke.yaml", "--out", str(finished))
+    assert again.returncode == 0, again.stderr
+    assert "0 episodes to run" in again.stderr
+    assert hashes(finished) == before
+
+
+def test_a_refused_second_look_changes_nothing_but_leaves_the_stopped_notebook(finished: Path) -> None:
+    before = hashes(finished)
+    again = ("run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(finished), "-p", "budget=9")
     refused = shopskill(*again)
     assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 2
     assert "new_look" in refused.stderr
-    assert "M23" in refused.stderr
+    assert hashes(finished) == before
+    assert (finished / "03_gate_a.stopped.ipynb").exists()
     granted = shopskill(*again, "-p", "new_look=a larger budget was asked for")
     assert granted.returncode == 0, granted.stderr
-    looks = json.loads((simulated / "gate_a.json").read_text(encoding="utf-8"))["looks"]
-    assert [look["reason"] for look in looks] == ["first look", "a larger budget was asked for"]
-    assert shopskill("run", "params/smoke.yaml", "--out", str(simulated)).returncode == 0
+    assert "looks so far: 2; last reason: a larger budget was asked for" in granted.stdout
+    assert shopskill("run", "params/smoke.yaml", "--out", str(finished)).returncode == 0
 
 
-def test_plain_papermill_runs_a_notebook_on_a_file(simulated: Path, tmp_path: Path) -> None:
+def test_plain_papermill_runs_a_notebook_on_a_file(finished: Path, tmp_path: Path) -> None:
     papermill.execute_notebook(
         str(ROOT / "notebooks" / "03_gate_a.ipynb"),
         str(tmp_path / "by_hand.ipynb"),
-        parameters={"observations": str(simulated / "observations.csv"), "run_dir": str(tmp_path), "resamples": 200},
+        parameters={"observations": str(finished / "observations.csv"), "run_dir": str(tmp_path), "budget": 8},
         progress_bar=False,
     )
-    assert json.loads((tmp_path / "gate_a.json").read_text(encoding="utf-8"))["n_pairs"] == 80
+    gate = record(tmp_path / "gate_a.json")
+    assert gate["n_pairs"] == 60
+    assert gate["selected"] == record(finished / "gate_a.json")["selected"]
+    assert not (tmp_path / "episodes").exists()
 
 
-def test_new_analysis_seed_changes_frequencies_but_no_decision(simulated: Path, tmp_path: Path) -> None:
-    finished = shopskill(
-        "run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(tmp_path),
-        "-p", f"observations={simulated / 'observations.csv'}", "-p", "analysis_seed=7",
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    ours, theirs = (json.loads((place / "gate_a.json").read_text(encoding="utf-8")) for place in (tmp_path, simulated))
-    assert ours["selected"] == theirs["selected"]
-    assert [row["selection_frequency"] for row in ours["factors"]] != [
-        row["selection_frequency"] for row in theirs["factors"]
-    ]
+def test_two_seeds_buy_bare_runs_once(finished: Path, tmp_path: Path) -> None:
+    done = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--seeds", "0", "1")
+    assert done.returncode == 0, done.stderr
+    assert "search-words" in done.stdout
+    assert "seed_0" not in (tmp_path / "seeds.csv").read_text(encoding="utf-8")
+    first, second = ((tmp_path / f"seed_{seed}" / "episodes" / "bare.jsonl").read_text() for seed in (0, 1))
+    assert "reused_from" not in first
+    assert all("reused_from" in line for line in second.splitlines())
+    assert len(second.splitlines()) == 90
+    arms = [record(tmp_path / f"seed_{seed}" / "params.json")["mask_seed"] for seed in (0, 1)]
+    assert arms == [0, 1]
+    assert record(tmp_path / "seed_0" / "gate_a.json")["outcomes"] == record(finished / "gate_a.json")["outcomes"]
+
+
+def test_a_pilot_is_the_start_of_the_same_run(tmp_path: Path) -> None:
+    pilot = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--limit", "5")
+    assert pilot.returncode == 0, pilot.stderr
+    assert "5 scored of 5" in pilot.stdout
+    assert "110 episodes to run, 10 kept" in pilot.stdout
+    assert not (tmp_path / "gate_a.json").exists()
+    status = shopskill("status", str(tmp_path))
+    assert status.returncode == 0, status.stderr
+    assert "coefficient" not in status.stdout
+    assert "masked" in status.stdout
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("seeed=9", "no parameter 'seeed'"),
+        ("n_vall=9", "did you mean 'n_val'"),
         ("analysis_sed=9", "did you mean 'analysis_seed'"),
-        ("resamples=1e-3", "resamples is '1e-3', a str"),
-        ("resamples=0.5", "allowed: a int".replace("allowed", "Allowed")),
-        ("budget=true", "budget is True, a bool"),
-        ("observations=3", "observations is 3, a int"),
-        ("max_missing=none", "max_missing is 'none', a str"),
+        ("n_val=1e-3", "n_val is '1e-3', a text"),
+        ("n_val=0", "n_val is 0"),
+        ("resamples=0.5", "Allowed: a whole number"),
+        ("budget=true", "budget is True, true or false"),
+        ("observations=3", "observations is 3, a whole number"),
+        ("max_missing=none", "max_missing is 'none', a text"),
+        ("max_missing=.nan", "is no parameter"),
+        ("language=de", "language is 'de'"),
         ("resamples", "'resamples' is no parameter"),
+        ("budget=[1", "is no parameter"),
     ],
 )
-def test_wrong_parameter_is_refused_before_anything_runs(override: str, message: str, tmp_path: Path) -> None:
-    finished = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "never"), "-p", override)
-    assert finished.returncode == 2
-    assert message in finished.stderr
-    assert "Traceback" not in finished.stderr
+def test_wrong_parameter_is_refused_before_anything_is_made(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError) as refused:
+        parameters.read_order(SMOKE, [], [override], tmp_path / "never")
+    assert message in str(refused.value)
+    assert not (tmp_path / "never").exists()
+
+
+def test_wrong_parameter_by_command(tmp_path: Path) -> None:
+    refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "never"), "-p", "seeed=9")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
     assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        ("n_val: 1e-3\n", ParameterError, "no parameter 'n_val'"),
+        ("n_vall: 1e-3\n", ParameterError, "no parameter 'n_vall'"),
         ("resamples: 1e-3\n", ParameterError, "write 0.001"),
         ("budget: [1, 2]\n", ParameterError, "flat list"),
         ("- budget\n", ParameterError, "flat list"),
         ("budget: null\n", ParameterError, "flat list"),
+        ("max_missing: .nan\n", ParameterError, "flat list"),
         ("预算: 3\n", ParameterError, "no parameter '预算'"),
         ("budget: [1\n", InputError, "not YAML"),
         ("", InputError, "empty"),
     ],
 )
 def test_wrong_parameter_file_is_refused(content: str, error: type[Exception], message: str, tmp_path: Path) -> None:
-    parameters = tmp_path / "p.yaml"
-    parameters.write_text(content, encoding="utf-8")
+    path = tmp_path / "p.yaml"
+    path.write_text(content, encoding="utf-8")
     with pytest.raises(error, match=message):
-        run.execute(parameters, out=tmp_path / "never")
-    assert not (tmp_path / "never").exists()
+        parameters.read_order(path, [], [], tmp_path / "never")
 
 
-def test_observations_for_two_notebooks_are_refused(simulated: Path, tmp_path: Path) -> None:
+def test_observations_for_two_notebooks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="--only 03_gate_a"):
-        run.execute(
-            ROOT / "params" / "smoke.yaml",
-            overrides=[f"observations={simulated / 'observations.csv'}"],
-            out=tmp_path,
-        )
+        parameters.read_order(SMOKE, [], ["observations=pairs.csv"], tmp_path)
 
 
 def test_unknown_notebook_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="03_gate_a, 04_gate_b"):
-        run.execute(ROOT / "params" / "smoke.yaml", only=["03_gate_c"], out=tmp_path)
+        parameters.read_order(SMOKE, ["03_gate_c"], [], tmp_path)
 
 
-def test_error_in_a_notebook_is_one_message_and_keeps_what_is_finished(simulated: Path, tmp_path: Path) -> None:
-    (tmp_path / "observations.csv").write_bytes((simulated / "observations.csv").read_bytes())
-    finished = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path))
-    assert finished.returncode == 2
-    assert "04_gate_b" in finished.stderr
-    assert "no such file" in finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert (tmp_path / "gate_a.json").exists()
+def test_error_in_a_notebook_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("task_id,mask,reward,bare_reward\n1,01,1,0\n", encoding="utf-8")
+    refused = shopskill(
+        "run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(tmp_path / "run"),
+        "-p", f"observations={tmp_path / 'pairs.csv'}",
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "notebook 03_gate_a" in refused.stderr
+    assert "2 pairs a factor" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_gate_b_without_gate_a_is_refused(tmp_path: Path) -> None:
+    refused = shopskill("run", "params/smoke.yaml", "--only", "04_gate_b", "--out", str(tmp_path / "run"))
+    assert refused.returncode == 2
+    assert "Gate A has not been run here" in refused.stderr
 
 
 def test_run_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

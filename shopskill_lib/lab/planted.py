@@ -28,7 +28,7 @@ TRUTH_MASKS = 200
 
 
 def simulate(seed: int, n_tasks: int, out: Path) -> None:
-    """Write a simulated run folder: `observations.csv` (val), `test_observations.csv` and `truth.csv`.
+    """Write a simulated run folder: `observations.csv` (val), `test_observations.csv` and `planted.csv`.
 
     The test file's equipped arm shows the chunks that the gate selects on the val file, as Gate B would.
 
@@ -60,18 +60,12 @@ def simulate(seed: int, n_tasks: int, out: Path) -> None:
     val = val.join(_episodes(base + masks @ shifts, rng)).join(_episodes(base, rng).add_prefix("bare_"))
     _write(val, out / "observations.csv")
     truth = {"intervention_id": [slot.slot_id for slot in slots], "planted_shift": shifts}
-    _write(pd.DataFrame(truth | {"true_coefficient": _truth(base, shifts, rng)}), out / "truth.csv")
+    _write(pd.DataFrame(truth | {"true_coefficient": _truth(base, shifts, rng)}), out / "planted.csv")
     selected = fit_gate(read_observations(out / "observations.csv"), resamples=100).selected
     equipped = test_base + shifts[[slot.slot_id in selected for slot in slots]].sum()
     test = pd.DataFrame({"task_id": [f"test-{k:04d}" for k in range(1, n_tasks + 1)], "origin": origin})
     test = test.join(_episodes(equipped, rng).add_prefix("equipped_"))
     _write(test.join(_episodes(test_base, rng).add_prefix("bare_")), out / "test_observations.csv")
-
-
-def read_truth(run_dir: Path) -> pd.DataFrame | None:
-    """Return the simulated truth of a run folder, None where there is none."""
-    path = run_dir / "truth.csv"
-    return pd.read_csv(path) if path.exists() else None
 
 
 def _episodes(probability: FloatArray, rng: np.random.Generator) -> pd.DataFrame:

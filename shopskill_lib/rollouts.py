@@ -1,0 +1,387 @@
+"""A plan of episodes, run on threads, kept as they finish, resumed and reused by identity.
+
+A bad rollout is data: it is recorded as an error, tried again a bounded number of times and never scored (I20).
+A bad set-up is an exception and stops everything.
+"""
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tqdm import tqdm
+
+from shopskill_lib.agent import Agent, constant, episode_seed, run_episode
+from shopskill_lib.errors import InfrastructureError, Interrupted, ParameterError, ShopskillError
+from shopskill_lib.models import CallCost
+from shopskill_lib.records import (
+    Episode,
+    Failure,
+    ModelCall,
+    Seeds,
+    Step,
+    Task,
+    Treatment,
+    Usage,
+    fingerprint,
+    total_usage,
+)
+from shopskill_lib.replies import clean
+from shopskill_lib.rolloutset import Forecast, Key, RolloutSet
+from shopskill_lib.shops.protocol import StepResult
+from shopskill_lib.store import Store, best, locked
+from shopskill_lib.text import task_key
+
+MAX_ATTEMPTS = 3
+"""Attempts at an episode, counted over all processes that worked on the run folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One episode that a plan asks for."""
+
+    arm: str
+    task: Task
+    sample: int
+    treatment: Treatment
+
+    @property
+    def key(self) -> Key:
+        """Task and sample."""
+        return self.task.task_id, self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A planned episode with its identity and the attempts there are."""
+
+    planned: Planned
+    identity: str
+    attempts: int
+    episode: Episode | None
+    """The latest scored attempt, else the latest; None without any."""
+
+    @property
+    def scored(self) -> bool:
+        return self.episode is not None and self.episode.status == "scored"
+
+
+def identity(planned: Planned, agent_identity: Mapping[str, Any], rollout_seed: int) -> str:
+    """Return the hash of everything an episode's result depends on, and of nothing else."""
+    task = planned.task
+    return fingerprint(
+        {
+            "arm": planned.arm,
+            "task": [task.task_id, task.visible_instruction, task.persona],
+            "sample": planned.sample,
+            "treatment": planned.treatment.sha256,
+            "rollout_seed": rollout_seed,
+            **agent_identity,
+        }
+    )
+
+
+def run(
+    plan: Sequence[Planned],
+    agent: Agent,
+    run_dir: Path,
+    *,
+    rollout_seed: int,
+    stage: str,
+    threads: int = 8,
+    max_attempts: int = MAX_ATTEMPTS,
+    reuse_from: Path | None = None,
+) -> dict[str, RolloutSet]:
+    """Run what the plan still owes, and return all its episodes by arm.
+
+    Args:
+        plan: the episodes wanted; what is in the run folder already is not run again.
+        agent: model, shop and prompts.
+        run_dir: the run folder.
+        rollout_seed: seed of all episodes.
+        stage: step of the workbench, for `calls.jsonl`.
+        threads: episodes at a time.
+        max_attempts: attempts at an episode that fails, those of earlier calls included.
+        reuse_from: another run folder; its scored episodes of the same identity are pointed to, not run.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C; the episodes in flight were finished and kept.
+        SetupError: the model does not work as it is set up; nothing more was run.
+        OutputError: the folder is in use or the disk is full.
+    """
+    _check(plan, threads, max_attempts)
+    with locked(run_dir):
+        store = Store(run_dir)
+        jobs = _jobs(plan, agent, rollout_seed, store)
+        if reuse_from is not None:
+            _reuse([job for job in jobs if not job.scored], store, Store(reuse_from))
+            jobs = _jobs(plan, agent, rollout_seed, store)
+        owed = [job for job in jobs if not job.scored and job.attempts < max_attempts]
+        if owed:
+            runner = _Runner(agent, store, rollout_seed, stage, max_attempts)
+            runner.run(owed, threads, sum(job.scored for job in jobs))
+    return load(plan, agent, run_dir, rollout_seed=rollout_seed, max_attempts=max_attempts)
+
+
+def load(
+    plan: Sequence[Planned], agent: Agent, run_dir: Path, *, rollout_seed: int, max_attempts: int = MAX_ATTEMPTS
+) -> dict[str, RolloutSet]:
+    """Return the plan's episodes by arm as far as they are in the run folder; nothing is run."""
+    _check(plan, 1, max_attempts)
+    jobs = _jobs(plan, agent, rollout_seed, Store(run_dir))
+    jobs.sort(key=lambda job: _order(job.planned.key))
+    sets = {}
+    for arm in dict.fromkeys(planned.arm for planned in plan):
+        own = [job for job in jobs if job.planned.arm == arm]
+        unscored = [job for job in own if not job.scored]
+        sets[arm] = RolloutSet(
+            arm=arm,
+            planned=tuple(job.planned.key for job in own),
+            episodes={job.planned.key: job.episode for job in own if job.episode is not None},
+            owed=tuple(job.planned.key for job in unscored if job.attempts < max_attempts),
+            missing=tuple(job.planned.key for job in unscored if job.attempts >= max_attempts),
+        )
+    return sets
+
+
+def forecast(
+    plan: Sequence[Planned], agent: Agent, run_dir: Path, *, rollout_seed: int, reuse_from: Path | None = None
+) -> Forecast:
+    """Return what the plan will ask of the model, from the mean of the episodes that are there."""
+    _check(plan, 1, 1)
+    stores = [Store(run_dir)] + ([] if reuse_from is None else [Store(reuse_from)])
+    kept = {job.identity for store in stores for job in _jobs(plan, agent, rollout_seed, store) if job.scored}
+    known = {
+        stored.episode.identity: stored.episode
+        for store in stores
+        for arm in store.arms
+        for stored in map(best, store.attempts(arm).values())
+        if stored.episode.status == "scored" and stored.episode.model == agent.model.identity
+    }
+    owed = len(plan) - len(kept)
+    if not known:
+        return Forecast(owed, len(kept), 0, None, None, None)
+    scale = owed / len(known)
+    usage = total_usage(episode.usage for episode in known.values())
+    if usage is not None:
+        usage = Usage(
+            prompt_tokens=round(usage.prompt_tokens * scale), completion_tokens=round(usage.completion_tokens * scale)
+        )
+    calls = round(sum(len(episode.steps) for episode in known.values()) * scale)
+    return Forecast(owed, len(kept), len(known), calls, usage, agent.model.endpoint.price(usage))
+
+
+def _check(plan: Sequence[Planned], threads: int, max_attempts: int) -> None:
+    """Refuse a plan that asks twice for an episode, names no file, or cannot run."""
+    keys = [(planned.arm, *planned.key) for planned in plan]
+    repeated = next((key for key in keys if keys.count(key) > 1), None) if len(set(keys)) < len(keys) else None
+    unusable = next((planned.arm for planned in plan if not re.fullmatch(r"[\w:.-]+", planned.arm)), None)
+    problems = (
+        (repeated is not None, f"the plan has {repeated} twice", "plan"),
+        (unusable is not None, f"an arm is called {unusable!r}", "plan"),
+        (threads < 1, f"threads is {threads}", "threads"),
+        (max_attempts < 1, f"max_attempts is {max_attempts}", "max_attempts"),
+    )
+    for wrong, found, where in problems:
+        if wrong:
+            raise ParameterError(
+                found,
+                where=where,
+                allowed="each arm, task and sample once, arms of letters, digits and `:.-_`, numbers of at least 1",
+                todo="correct the plan or the number",
+            )
+
+
+def _order(key: Key) -> tuple[bool, int, str, int]:
+    """Sort numbered tasks by number and others by text."""
+    text = task_key(key[0])
+    number = int(text) if text.isdecimal() else 0
+    return not text.isdecimal(), number, text, key[1]
+
+
+def _jobs(plan: Sequence[Planned], agent: Agent, rollout_seed: int, store: Store) -> list[_Job]:
+    """Return the plan with identities and the attempts that the store has."""
+    base = agent.identity
+    attempts = {arm: store.attempts(arm) for arm in {planned.arm for planned in plan}}
+    jobs = []
+    for planned in plan:
+        name = identity(planned, base, rollout_seed)
+        found = attempts[planned.arm].get(name, [])
+        jobs.append(_Job(planned, name, len(found), best(found).episode if found else None))
+    return jobs
+
+
+def _reuse(jobs: Sequence[_Job], store: Store, other: Store) -> None:
+    """Point to what another run has scored of these jobs."""
+    for arm in dict.fromkeys(job.planned.arm for job in jobs):
+        there = other.attempts(arm)
+        found = [best(there[job.identity]) for job in jobs if job.planned.arm == arm and job.identity in there]
+        store.point(arm, [stored for stored in found if stored.episode.status == "scored"])
+
+
+class _Runner:
+    """Threads that take jobs from one queue until it is empty or something says stop."""
+
+    def __init__(self, agent: Agent, store: Store, rollout_seed: int, stage: str, max_attempts: int) -> None:
+        self._agent, self._store, self._seed = agent, store, rollout_seed
+        self._stage, self._max_attempts = stage, max_attempts
+        self._queue: deque[tuple[_Job, int]] = deque()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._counts = {"tokens": 0, "faults": 0, "errors": 0}
+
+    def run(self, jobs: Sequence[_Job], threads: int, kept: int) -> None:
+        """Run all jobs; a failed one goes to the end of the queue while it has attempts left."""
+        self._queue.extend((job, job.attempts + 1) for job in jobs)
+        silent = bool(os.environ.get("CI")) or not sys.stderr.isatty()
+        with (
+            tqdm(total=kept + len(jobs), initial=kept, unit="episode", disable=silent) as self._bar,
+            _asking_to_stop(self._stop),
+            ThreadPoolExecutor(min(threads, len(jobs)), "rollout") as pool,
+        ):
+            workers = [pool.submit(self._work) for _ in range(min(threads, len(jobs)))]
+            while wait(workers, timeout=0.2).not_done:  # a signal that reaches a worker is handled here
+                pass
+        for worker in workers:
+            worker.result()
+        if self._queue:
+            raise Interrupted(
+                f"stopped on request with {len(self._queue)} episodes still to run",
+                where=str(self._store.run_dir),
+                allowed="stopping at any time: what was in flight has been finished and kept",
+                todo="repeat the same call to go on",
+            )
+
+    def _work(self) -> None:
+        """Take jobs; any exception here is one of the set-up and stops the other threads too."""
+        finished = False
+        try:
+            while not self._stop.is_set() and self._take():
+                pass
+            finished = True
+        finally:
+            if not finished:
+                self._stop.set()
+
+    def _take(self) -> bool:
+        """Run the next job; False when there is none."""
+        with self._lock:
+            if not self._queue:
+                return False
+            job, attempt = self._queue.popleft()
+        episode, costs = self._attempt(job, attempt)
+        self._store.append(episode, [self._call(job.planned, attempt, cost) for cost in costs])
+        with self._lock:
+            again = episode.status == "error" and attempt < self._max_attempts
+            if again:
+                self._queue.append((job, attempt + 1))
+            self._show(episode, costs, not again)
+        return True
+
+    def _attempt(self, job: _Job, attempt: int) -> tuple[Episode, list[CallCost]]:
+        """Run one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
+        planned, costs, steps = job.planned, list[CallCost](), list[Step]()
+        agent = replace(self._agent, model=self._agent.model.metered(costs.append))
+        seed = episode_seed(self._seed, planned.arm, *planned.key)
+        started = agent.model.clock.now()
+        try:
+            end = run_episode(agent, planned.task, constant(planned.treatment), seed, steps.append)
+            return self._record(job, attempt, started, steps, end), costs
+        except ShopskillError as error:
+            if not isinstance(error, InfrastructureError):
+                raise
+            failure = Failure(kind=type(error).__name__, message=clean(str(error)))
+        except Exception as error:  # noqa: BLE001 - the library's only one: a bad rollout is data
+            failure = Failure(kind=type(error).__name__, message=clean(str(error)))
+        return self._record(job, attempt, started, steps, failure), costs
+
+    def _record(
+        self, job: _Job, attempt: int, started: datetime, steps: Sequence[Step], result: StepResult | Failure
+    ) -> Episode:
+        """Return the attempt as it is kept."""
+        planned, agent = job.planned, self._agent
+        end = result if isinstance(result, StepResult) else None
+        detail = None if end is None else end.reward_detail
+        return Episode(
+            identity=job.identity,
+            arm=planned.arm,
+            task_id=planned.task.task_id,
+            sample=planned.sample,
+            split=planned.task.split,
+            treatment_id=planned.treatment.treatment_id,
+            treatment_sha256=planned.treatment.sha256,
+            hint_ids=tuple(hint.id for hint in planned.treatment.hints),
+            model=agent.model.identity,
+            prompts_sha256=agent.prompts.sha256,
+            shop=dict(agent.shop.fingerprint),
+            seeds=Seeds(rollout_seed=self._seed, episode_seed=episode_seed(self._seed, planned.arm, *planned.key)),
+            attempt=attempt,
+            status="error" if end is None else "scored",
+            ending=None if detail is None else detail.termination_reason,
+            reward=None if end is None else end.reward,
+            reward_detail=detail,
+            purchase=None if end is None else end.purchase,
+            steps=tuple(steps),
+            error=result if isinstance(result, Failure) else None,
+            started_at=started,
+            ended_at=agent.model.clock.now(),
+        )
+
+    def _call(self, planned: Planned, attempt: int, cost: CallCost) -> ModelCall:
+        """Return the line of one model call."""
+        return ModelCall(
+            arm=planned.arm,
+            stage=self._stage,
+            role="policy",
+            task_id=planned.task.task_id,
+            sample=planned.sample,
+            attempt=attempt,
+            outcome=cost.outcome,
+            usage=cost.usage,
+            money=self._agent.model.endpoint.price(cost.usage),
+            tries=cost.tries,
+            seconds=cost.seconds,
+        )
+
+    def _show(self, episode: Episode, costs: Sequence[CallCost], over: bool) -> None:
+        """Move the progress bar."""
+        known = [cost.usage for cost in costs if cost.usage is not None]
+        self._counts["tokens"] += sum(usage.prompt_tokens + usage.completion_tokens for usage in known)
+        self._counts["faults"] += episode.protocol_faults
+        self._counts["errors"] += episode.status == "error"
+        self._bar.set_postfix(self._counts, refresh=False)
+        self._bar.update(int(over))
+
+
+@contextmanager
+def _asking_to_stop(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C ask for a stop; the second one does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,61 @@
+"""How far a run is, while it runs: episodes by arm, never an effect."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pandas as pd
+
+from shopskill_lib import protocol, rollouts
+from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.settings import Settings
+
+RECENT = 50
+"""Episodes whose pace the remaining time is estimated from."""
+
+
+def report(run_dir: Path) -> str:
+    """Return the interim page of a run: done, owed and missing by arm, means, faults, time left.
+
+    Raises:
+        InputError: the folder is no run, or its files are damaged.
+    """
+    bench = protocol.set_up(Settings.of_run(run_dir), run_dir)
+    plans = {"val": protocol.plan_gate_a(bench)}
+    if (run_dir / protocol.SELECTED).exists():
+        plans["test"] = protocol.plan_gate_b(bench)
+    seed = bench.settings.rollout_seed
+    sets = {split: rollouts.load(plan, bench.agent, run_dir, rollout_seed=seed) for split, plan in plans.items()}
+    rows = [_row(split, arm) for split, arms in sets.items() for arm in arms.values()]
+    table = pd.DataFrame(rows).set_index(["split", "arm"])
+    label = "simulated " if bench.agent.model.identity.simulated else ""
+    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}"
+
+
+def _row(split: str, arm: RolloutSet) -> dict[str, object]:
+    """Return one line of the table; a mean stands beside the count it rests on."""
+    mean = arm.mean_reward
+    return {
+        "split": split,
+        "arm": arm.arm,
+        "planned": len(arm.planned),
+        "scored": len(arm.scored),
+        "owed": len(arm.owed),
+        "missing": len(arm.missing),
+        "mean reward": None if mean is None else round(mean, 4),
+        "protocol faults": sum(episode.protocol_faults for episode in arm.scored),
+        "invalid actions": sum(episode.invalid_actions for episode in arm.scored),
+    }
+
+
+def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:
+    """Estimate the time left from the pace of the latest episodes."""
+    arms = [arm for by_arm in sets.values() for arm in by_arm.values()]
+    owed = sum(len(arm.owed) for arm in arms)
+    if not owed:
+        return "nothing is owed"
+    ends = sorted(episode.ended_at for arm in arms for episode in arm.scored)[-RECENT:]
+    if len(ends) < 2:
+        return f"{owed} episodes owed; their pace is not known yet"
+    pace = (ends[-1] - ends[0]) / (len(ends) - 1)
+    left = timedelta(seconds=round((pace * owed).total_seconds()))
+    return f"{owed} episodes owed, about {left} at the pace of the latest {len(ends)} episodes"

@@ -1,0 +1,150 @@
+"""A scripted shopper on the chat-completions wire, a loopback server, and a clock that never waits."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import httpx2
+
+from shopskill_lib.models import ChatModel, Clock, Endpoint, connect
+
+Json = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """What a server sends."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = MappingProxyType({})
+    cut: int | None = None
+    """Bytes of the body after which the connection is closed."""
+
+
+Script = Callable[[Json], Answer]
+
+
+def completion(
+    *calls: tuple[str, Any], text: str | None = None, finish: str | None = None, usage: Json | None = None, **more: Any
+) -> Answer:
+    """An answer with these (tool, arguments) calls; arguments that are a text are sent as they are."""
+    message: Json = {"role": "assistant", "content": text, **more}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": raw if isinstance(raw, str) else json.dumps(raw)},
+            }
+            for number, (name, raw) in enumerate(calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": finish or ("tool_calls" if calls else "stop")}
+    document: Json = {"id": "x", "object": "chat.completion", "model": "m", "choices": [choice]}
+    return Answer(json.dumps(document | ({} if usage is None else {"usage": usage})).encode())
+
+
+def failure(status: int, text: str = "out of order", **headers: str) -> Answer:
+    return Answer(text.encode(), status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def tools(body: Json) -> dict[str, list[str]]:
+    """Name -> values on offer."""
+    functions = [tool["function"] for tool in body["tools"]]
+    return {
+        function["name"]: next(iter(function["parameters"]["properties"].values())).get("enum", [])
+        for function in functions
+    }
+
+
+def buyer(body: Json) -> Answer:
+    """Search for the request, open the first product, choose the first value of every axis, buy."""
+    offered = tools(body)
+    usage = {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": 12}
+    if "search" in offered:
+        request = body["messages"][1]["content"].split("<request>")[1].split("</request>")[0]
+        return completion(("search", {"query": request.strip()[:300]}), usage=usage)
+    values = offered["click"]
+    clicked = [json.loads(m["tool_calls"][0]["function"]["arguments"]) for m in body["messages"] if "tool_calls" in m]
+    chosen = {value["value"].split("=")[0] for value in clicked if "=" in value.get("value", "")}
+    if "buy now" in values:
+        return completion(("click", {"value": "buy now"}), usage=usage)
+    options = [value for value in values if "=" in value and value.split("=")[0] not in chosen]
+    products = [value for value in values if value.isdecimal()]
+    return completion(("click", {"value": (options or products or values)[0]}), usage=usage)
+
+
+class FakeClock:
+    """Time that passes only by waiting."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    @property
+    def clock(self) -> Clock:
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        return Clock(
+            now=lambda: start + timedelta(seconds=sum(self.waits)),
+            seconds=lambda: sum(self.waits),
+            sleep=self.waits.append,
+        )
+
+
+def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any) -> ChatModel:
+    """A simulated model in this process that answers by the script."""
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        answer = script(json.loads(request.content))
+        return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
+
+    endpoint = Endpoint(url="simulated", model="scripted", checkpoint="c1", **settings)
+    return connect(endpoint, transport=httpx2.MockTransport(handle), clock=clock or FakeClock().clock)
+
+
+class Server(NamedTuple):
+    """A running server and what it was asked."""
+
+    url: str
+    requests: list[Json]
+
+
+@contextmanager
+def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
+    """Serve a script, or a list of answers of which the last repeats, on loopback."""
+    requests: list[Json] = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            with lock:
+                requests.append({**body, "path": self.path, "authorization": self.headers["authorization"]})
+                number = len(requests)
+            answer = script(body) if callable(script) else script[min(number, len(script)) - 1]
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body[: answer.cut])
+            self.close_connection = answer.cut is not None
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield Server(f"http://127.0.0.1:{server.server_address[1]}/v1", requests)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,291 @@
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from scripted import Answer, FakeClock, Server, completion, failure, scripted, serve
+
+from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
+from shopskill_lib.models import TRIES, CallCost, ChatModel, Endpoint, connect
+from shopskill_lib.records import Usage, canonical
+from shopskill_lib.replies import Fault, NotAReplyError, Reply, Stop, ToolCall, read_reply
+
+USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "total_tokens": 47}
+MESSAGES = [canonical({"role": "user", "content": "一 {brace} “quote”"})]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("search", "click")
+]
+GOOD = completion(("search", {"query": "red cup"}), usage=USAGE)
+
+
+class Loopback:
+    """A model behind a loopback server with the given answers, on a clock that never waits."""
+
+    def __init__(self, server: Server, model: ChatModel, time: FakeClock, costs: list[CallCost]) -> None:
+        self.server, self.model, self.waits, self.costs = server, model, time.waits, costs
+
+    def ask(self, seed: int = 5) -> Reply:
+        return self.model.reply(MESSAGES, TOOLS, seed)
+
+
+Opener = Callable[..., Loopback]
+
+
+@pytest.fixture
+def loopback() -> Iterator[Opener]:
+    with ExitStack() as stack:
+
+        def _open(*answers: Answer, **settings: Any) -> Loopback:
+            server = stack.enter_context(serve(answers))
+            time, costs = FakeClock(), list[CallCost]()
+            endpoint = Endpoint(url=server.url, model="m", checkpoint="c", **({"timeout": 5.0} | settings))
+            model = connect(endpoint, clock=time.clock)
+            stack.callback(model.close)
+            return Loopback(server, model.metered(costs.append), time, costs)
+
+        yield _open
+
+
+def test_one_call_is_sent_as_it_is_and_read(loopback: Opener) -> None:
+    there = loopback(GOOD, temperature=0.5, max_tokens=99)
+    reply = there.ask()
+    assert reply.outcome == ToolCall("call_0", "search", {"query": "red cup"}, '{"query": "red cup"}')
+    assert reply.usage == Usage(prompt_tokens=40, completion_tokens=7) and reply.finish_reason == "tool_calls"
+    (request,) = there.server.requests
+    assert request["path"] == "/v1/chat/completions" and request["authorization"] == "Bearer none"
+    assert request["messages"] == [json.loads(MESSAGES[0])] and request["tools"] == TOOLS
+    assert (request["model"], request["temperature"], request["max_tokens"], request["seed"]) == ("m", 0.5, 99, 5)
+    assert there.costs == [CallCost("call", reply.usage, 1, 0.0)] and there.waits == []
+
+
+def test_the_seed_is_sent_on_request_only(loopback: Opener) -> None:
+    there = loopback(GOOD, send_seed=False)
+    there.ask()
+    assert "seed" not in there.server.requests[0]
+
+
+def test_a_server_that_recovers_is_asked_again_with_growing_pauses(loopback: Opener) -> None:
+    there = loopback(failure(503), failure(500), failure(408), failure(409), GOOD)
+    reply = there.ask()
+    assert isinstance(reply.outcome, ToolCall) and reply.tries == 5 and len(there.server.requests) == 5
+    for wait, base in zip(there.waits, (1, 2, 4, 8), strict=True):
+        assert base <= wait <= base + 1
+    assert reply.seconds == pytest.approx(sum(there.waits))
+    assert there.costs == [CallCost("call", reply.usage, 5, reply.seconds)]
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("2", 2, 3),
+        ("120", 120, 120),
+        ("86400", 300, 300),
+        ("Thu, 01 Jan 2026 00:00:50 GMT", 50, 50),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 1, 2),
+        ("soon", 1, 2),
+        ("-3", 1, 2),
+        ("nan", 1, 2),
+    ],
+)
+def test_retry_after_is_obeyed(loopback: Opener, header: str, least: float, most: float) -> None:
+    there = loopback(failure(429, Retry_After=header), GOOD)
+    assert isinstance(there.ask().outcome, ToolCall)
+    assert least <= there.waits[0] <= most and len(there.waits) == 1
+
+
+NO_REPLY = [
+    failure(502),
+    GOOD._replace(cut=20),
+    Answer(b"<html>busy</html>", headers={"Content-Type": "text/html"}),
+    Answer(b""),
+    Answer(b"[]"),
+    Answer(GOOD.body[:-5]),
+    Answer(b'{"choices": []}'),
+    Answer(b'{"error": {"message": "slot lost"}}'),
+    Answer(b'{"choices": [{"message": null}]}'),
+    completion(usage={"prompt_tokens": 3, "completion_tokens": 0}, text=""),
+    completion(text=None),
+    completion(text="", finish="length", usage={"prompt_tokens": 3, "completion_tokens": 0}),
+]
+
+
+@pytest.mark.parametrize("answer", NO_REPLY, ids=lambda answer: repr(answer.body[:20]))
+def test_no_reply_of_a_model_is_a_failure_of_the_server(loopback: Opener, answer: Answer) -> None:
+    there = loopback(answer, GOOD)
+    assert isinstance(there.ask().outcome, ToolCall) and there.costs[0].tries == 2
+    there = loopback(answer)
+    with pytest.raises(InfrastructureError, match=f"no reply after {TRIES} requests"):
+        there.ask()
+    assert len(there.server.requests) == TRIES and [cost.outcome for cost in there.costs] == ["error"]
+    assert there.costs[0].usage is None
+
+
+def test_a_server_that_is_not_there() -> None:
+    time = FakeClock()
+    model = connect(Endpoint(url="http://127.0.0.1:9/v1", model="m", checkpoint="c"), clock=time.clock)
+    with pytest.raises(InfrastructureError, match="Connection"):
+        model.reply(MESSAGES, TOOLS, 1)
+    assert len(time.waits) == TRIES - 1
+    model.close()
+
+
+def test_a_silent_server_times_out(loopback: Opener) -> None:
+    there = loopback(GOOD._replace(headers={"Content-Length": "100000"}), timeout=0.05)
+    with pytest.raises(InfrastructureError, match="timed out"):
+        there.ask()
+
+
+def test_a_request_that_is_refused_for_good_is_not_repeated(loopback: Opener) -> None:
+    there = loopback(failure(422, "no such parameter: seed"))
+    with pytest.raises(InfrastructureError, match="after 1 request: HTTP 422: no such parameter"):
+        there.ask()
+    assert len(there.server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "message"),
+    [
+        (401, "bad key", "refuses the key"),
+        (402, "pay", "asks for payment"),
+        (403, "no", "refuses access"),
+        (404, "The model `m` does not exist", "does not know the model"),
+        (400, '{"error": {"message": "model m not found", "code": "model_not_found"}}', "does not know the model"),
+    ],
+)
+def test_a_wrong_set_up_stops_at_once(loopback: Opener, status: int, text: str, message: str) -> None:
+    there = loopback(failure(status, text))
+    with pytest.raises(SetupError, match=message):
+        there.ask()
+    assert len(there.server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, '{"error": {"code": "context_length_exceeded", "message": "too long"}}'),
+        (400, '{"error": {"code": 400, "type": "exceed_context_size_error", "message": "request exceeds"}}'),
+        (400, "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens"),
+        (500, "Requested tokens (600) exceed context window of 512"),
+    ],
+)
+def test_a_full_context_is_no_failure_of_the_server(loopback: Opener, status: int, text: str) -> None:
+    there = loopback(failure(status, text))
+    assert there.ask().outcome == Stop("context_length")
+    assert [cost.outcome for cost in there.costs] == ["ending"] and there.waits == []
+
+
+def read(answer: Answer) -> Reply:
+    return read_reply(answer.body, {"search", "click"})
+
+
+def test_usage_that_is_missing_stays_none(loopback: Opener) -> None:
+    assert loopback(completion(("search", {"query": "x"}))).ask().usage is None
+    for usage in ({}, {"prompt_tokens": 4}, {"prompt_tokens": None, "completion_tokens": 3}, {"prompt_tokens": -1}):
+        assert read(completion(("search", {"query": "x"}), usage=usage)).usage is None
+
+
+def tool_call(**parts: Any) -> Answer:
+    """A message with one call whose parts are replaced."""
+    whole = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    return completion(text=None, usage=USAGE, tool_calls=[whole | parts])
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (completion(("search", '{"query": "re')), "invalid_arguments_json"),
+        (completion(("search", '{"query": "a"}{"query": "b"}')), "invalid_arguments_json"),
+        (completion(("search", '["red"]')), "invalid_arguments_object"),
+        (completion(("buy", {"x": "1"})), "unavailable_tool"),
+        (completion(("search", {"query": "a"}), ("click", {"value": "b"})), "tool_call_count"),
+        (completion(("search", {"query": "a"}), text="Let me look."), "mixed_content"),
+        (completion(text="I would search for a red cup."), "tool_call_count"),
+        (completion(text="", usage=USAGE), "empty_response"),
+        (completion(text=" \n", usage=USAGE), "empty_response"),
+        (completion(text=None, reasoning_content="hm"), "empty_response"),
+        (completion(text=None, usage=USAGE, tool_calls="search"), "invalid_tool_calls"),
+        (completion(text=None, usage=USAGE, tool_calls=["search"]), "invalid_tool_call"),
+        (tool_call(function=None), "missing_function"),
+        (tool_call(id=None), "missing_tool_call_id"),
+        (tool_call(function={"arguments": "{}"}), "missing_tool_name"),
+        (tool_call(function={"name": "search", "arguments": {"query": "x"}}), "invalid_arguments_type"),
+    ],
+)
+def test_a_reply_without_one_legal_call_is_a_fault(answer: Answer, code: str) -> None:
+    assert read(answer).outcome == Fault(code)
+
+
+def test_white_space_beside_a_call_is_no_text() -> None:
+    assert isinstance(read(completion(("search", {"query": "a"}), text="\n")).outcome, ToolCall)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion(("search", "{"), finish="length", usage=USAGE),
+        completion(text="I think", finish="length", usage=USAGE),
+        completion(text="", finish="length"),
+        completion(("search", {"query": "a"}), ("search", {"query": "b"}), finish="length"),
+    ],
+)
+def test_tokens_that_run_out_before_one_call_end_the_episode(answer: Answer) -> None:
+    assert read(answer).outcome == Stop("generation_length")
+
+
+def test_a_whole_call_counts_even_when_the_tokens_ran_out() -> None:
+    assert isinstance(read(completion(("search", {"query": "a"}), finish="length")).outcome, ToolCall)
+    with_text = completion(("search", {"query": "a"}), text="so", finish="length")
+    assert read(with_text).outcome == Fault("mixed_content")
+
+
+def test_half_a_surrogate_pair_does_not_travel() -> None:
+    reply = read_reply(completion(text="\ud83d cup", usage=USAGE).body, {"search"})
+    assert reply.text == "? cup"
+    with pytest.raises(NotAReplyError, match="no JSON"):
+        read_reply(b"[" * 100_000, {"search"})
+
+
+def test_a_key_comes_from_the_environment(loopback: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHOP_KEY", raising=False)
+    with pytest.raises(SetupError, match="SHOP_KEY is not set"):
+        loopback(GOOD, key_variable="SHOP_KEY")
+    monkeypatch.setenv("SHOP_KEY", " abc ")
+    there = loopback(failure(403), key_variable="SHOP_KEY")
+    with pytest.raises(SetupError, match="SHOP_KEY") as refused:
+        there.ask()
+    assert there.server.requests[0]["authorization"] == "Bearer abc" and "abc" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "localhost:8000"},
+        {"model": " "},
+        {"checkpoint": ""},
+        {"temperature": 3.0},
+        {"temperature": float("nan")},
+        {"max_tokens": 0},
+        {"timeout": 0.0},
+        {"price_in": -1.0},
+    ],
+)
+def test_a_value_that_no_endpoint_has_is_refused(wrong: dict[str, Any]) -> None:
+    settings = {"url": "http://h/v1", "model": "m", "checkpoint": "c"} | wrong
+    with pytest.raises(ParameterError, match=next(iter(wrong)).split("_")[0]):
+        Endpoint(**settings)
+
+
+def test_only_a_simulated_model_has_a_transport() -> None:
+    with pytest.raises(ParameterError, match="no transport"):
+        connect(Endpoint(url="simulated", model="m", checkpoint="c"))
+
+
+def test_identity_and_price() -> None:
+    endpoint = Endpoint(url="http://h/v1", model="m", checkpoint="c", price_in=2.0, price_out=10.0)
+    assert endpoint.identity == Endpoint(url="https://other/v1", model="m", checkpoint="c", timeout=9.0).identity
+    assert not endpoint.identity.simulated and scripted().identity.simulated
+    assert Endpoint(url="http://h/v1", model="simulated-shopper", checkpoint="c").identity.simulated
+    usage = Usage(prompt_tokens=1_000_000, completion_tokens=100_000)
+    assert endpoint.price(usage) == pytest.approx(3.0)
+    assert endpoint.price(None) is None and scripted().endpoint.price(usage) is None
