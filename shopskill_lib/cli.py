@@ -15,13 +15,20 @@ from shopskill_lib.lab import planted
 
 
 def main() -> int:
-    """Run one command; 0 when it did its work, 2 when it could not, 130 when stopped."""
+    """Run one command and return its exit code, as `console` lists them."""
     if sys.argv[1:2] == ["run"]:
-        try:
-            return subprocess.run([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]], check=False).returncode
-        except KeyboardInterrupt:  # the run has said so itself
-            return 130
+        with subprocess.Popen([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]]) as process:
+            return _wait(process)
     return respond(_parser())
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Return a run's exit code; a stop by hand reaches the run too, which ends in its own way and in its own time."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def _parser() -> Parser:
