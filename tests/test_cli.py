@@ -110,7 +110,7 @@ class Stopped:
     """A run whose command gets the signal twice before the run ends."""
 
     def __init__(self, command: list[str]) -> None:
-        self.signals = len(command) and 2
+        self.signals = 2 if command else 0
 
     def __enter__(self) -> "Stopped":
         return self
