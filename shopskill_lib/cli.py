@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,20 +14,10 @@ from shopskill_lib.lab import planted
 
 
 def main() -> int:
-    """Run one command and return its exit code, as `console` lists them."""
+    """Run one command and return its exit code; `run` takes this process over, signals and all."""
     if sys.argv[1:2] == ["run"]:
-        with subprocess.Popen([sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]]) as process:
-            return _wait(process)
+        os.execv(sys.executable, [sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]])
     return respond(_parser())
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Return a run's exit code; a stop by hand reaches the run too, which ends in its own way and in its own time."""
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
 
 
 def _parser() -> Parser:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from shopskill_lib import cli
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -104,32 +102,6 @@ def test_output_that_cannot_be_written_leaves_nothing(folder: Path, tmp_path: Pa
         shopskill("simulate-observations", "--seed", "0", "--out", str(tmp_path / "file")), "observations.csv"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-
-
-class Stopped:
-    """A run whose command gets the signal twice before the run ends."""
-
-    def __init__(self, command: list[str]) -> None:
-        self.signals = 2 if command else 0
-
-    def __enter__(self) -> "Stopped":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def wait(self) -> int:
-        self.signals -= 1
-        if self.signals >= 0:
-            raise KeyboardInterrupt
-        return 75
-
-
-def test_a_stop_by_hand_leaves_the_run_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both processes get the signal; the command waits for the run, kills nothing and passes its exit code on."""
-    monkeypatch.setattr(sys, "argv", ["shopskill", "run"])
-    monkeypatch.setattr(subprocess, "Popen", Stopped)
-    assert cli.main() == 75
 
 
 def test_a_record_never_replaces_what_it_is_made_from(folder: Path, tmp_path: Path) -> None:
