@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import papermill
@@ -221,3 +223,35 @@ def test_outside_the_project_there_is_no_default_folder(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ParameterError, match="no project"):
         folders.folder("")
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a run and return once it has kept some episodes."""
+    command = [sys.executable, "-m", "shopskill_lib.cli", "run", "params/smoke.yaml", "--out", str(folder), *arguments]
+    before = lines(folder)
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while lines(folder) < before + 10:
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+def lines(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "episodes").glob("*.jsonl"))
+
+
+def test_a_stopped_and_a_killed_run_end_like_an_unbroken_one(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    slow = ("--only", "03_gate_a", "-p", "policy_concurrency=1")
+    stopped = started(folder, *slow)
+    stopped.send_signal(signal.SIGTERM)
+    _, message = stopped.communicate(timeout=60)
+    assert stopped.returncode == 75, message
+    assert "repeat the same call to go on" in message
+    killed = started(folder, *slow)
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert lines(folder) < 120
+    assert shopskill("run", "params/smoke.yaml", "--out", str(folder), "--only", "03_gate_a").returncode == 0
+    for name in ("observations.csv", "masks.csv", "selection.csv", "skill.md"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
