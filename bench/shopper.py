@@ -1,7 +1,8 @@
 """The simulated shopper on the embedded shop: what it earns bare, with each chunk of the draft, and with all.
 
-    python bench/shopper.py                     400 val tasks, 4 seeds, both languages, persona on
-    python bench/shopper.py --tasks 1200 --seeds 8 --temperature 1
+    python bench/shopper.py                     400 val tasks, 4 seeds, both languages, persona on, temperature 0.7
+    python bench/shopper.py --tasks 1200 --seeds 8
+    python bench/shopper.py --arms --temperature 0
 
 The effect of a chunk alone is the mean difference to bare with common random numbers: both rollouts of a pair
 have the same seed. The effect in company is the mean difference that the chunk makes to a skill of half of the
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shopskill_lib.masks import Slot, assign
 from shopskill_lib.records import Language, Task
 from shopskill_lib.shops.embedded import EmbeddedShop
@@ -29,6 +32,8 @@ from shopskill_lib.simulated.shopper import respond
 HELPING = ("search-words", "unspoken-wishes", "several-candidates", "options", "final-amount", "way-out")
 HARMING = ("broad-searches", "request-speaks", "ranking", "sensible-variants")
 """Chunks of the draft by what they are meant to do; the other six are meant to do nothing."""
+
+INTERACTING = ("final-amount", "way-out")
 
 ROOT = Path(__file__).parents[1]
 MAX_STEPS = 30
@@ -42,7 +47,7 @@ class Outcome:
     success: int
     steps: int
     seconds: float
-    """Spent in the shopper."""
+    """Processor time spent in the shopper."""
 
 
 def read_draft(language: Language) -> dict[str, str]:
@@ -91,9 +96,9 @@ def episode(shop: EmbeddedShop, task: Task, hints: dict[str, str], seed: int, te
             "model": "simulated-shopper", "messages": messages, "tools": tools(session.current.state),
             "temperature": temperature, "seed": (seed + step) % 2**31,
         }  # fmt: skip
-        start = time.perf_counter()
+        start = time.thread_time()
         message = respond(request).body["choices"][0]["message"]
-        spent += time.perf_counter() - start
+        spent += time.thread_time() - start
         messages.append(message)
         if "tool_calls" not in message:
             messages.append({"role": "user", "content": '{"type": "tool_protocol_error"}'})
@@ -133,12 +138,17 @@ class Bench:
         ]
 
 
+def rewards(outcomes: list[Outcome]) -> np.ndarray:
+    return np.array([outcome.reward for outcome in outcomes])
+
+
+def with_error(values: np.ndarray) -> str:
+    return f"{values.mean():+.4f} ({values.std(ddof=1) / len(values) ** 0.5:.4f})"
+
+
 def difference(after: list[Outcome], before: list[Outcome]) -> str:
-    pairs = list(zip(after, before, strict=True))
-    changes = [new.reward - old.reward for new, old in pairs]
-    error = statistics.stdev(changes) / len(changes) ** 0.5
-    success = statistics.fmean(new.success - old.success for new, old in pairs)
-    return f"{statistics.fmean(changes):+.4f} ({error:.4f})  success {success:+.4f}"
+    success = statistics.fmean(new.success - old.success for new, old in zip(after, before, strict=True))
+    return f"{with_error(rewards(after) - rewards(before))}  success {success:+.4f}"
 
 
 def report(name: str, outcomes: list[Outcome]) -> None:
@@ -148,33 +158,29 @@ def report(name: str, outcomes: list[Outcome]) -> None:
         f"  {name:20} reward {statistics.fmean(outcome.reward for outcome in outcomes):.3f}"
         f"  success {statistics.fmean(outcome.success for outcome in outcomes):.3f}"
         f"  steps {statistics.fmean(steps):.2f}, at the limit {limited:.3f}"
-        f"  shopper {1e3 * sum(outcome.seconds for outcome in outcomes) / sum(steps):.2f} ms a call",
+        f"  processor {1e3 * sum(outcome.seconds for outcome in outcomes) / sum(steps):.2f} ms a call",
         flush=True,
     )
 
 
-def measure(bench: Bench, draft: Hints) -> None:
-    """Print the level of the arms, the spread of a pair and the effect of every chunk."""
-    bare = bench.run(lambda *_: {})
+def arms(bench: Bench, draft: Hints, shown: dict[tuple[int, str], Hints], bare: list[Outcome]) -> None:
+    """Print the level of every arm, the spread of a gate's pair and the interaction."""
     report("bare", bare)
-    task_ids = [task.task_id for task in bench.tasks]
-    masks = {seed: assign(seed, "val", task_ids, [Slot(name, (name,)) for name in draft]) for seed in bench.seeds}
-    shown = {
-        (seed, task_id): {name: draft[name] for name, on in zip(draft, row, strict=True) if on}
-        for seed, found in masks.items()
-        for task_id, row in zip(task_ids, found.masks.tolist(), strict=True)
-    }
     masked = bench.run(lambda seed, task_id: shown[seed, task_id], "masked")
     report("masked", masked)
-    pairs = [new.reward - old.reward for new, old in zip(masked, bench.run(lambda *_: {}, "bare"), strict=True)]
-    print(
-        f"  masked minus bare    mean {statistics.fmean(pairs):+.3f}, sd {statistics.stdev(pairs):.3f}, "
-        f"{sum(change == 0 for change in pairs) / len(pairs):.2f} of pairs exactly 0"
-    )
+    pairs = rewards(masked) - rewards(bench.run(lambda *_: {}, "bare"))
+    print(f"  masked minus bare    {with_error(pairs)}, sd {pairs.std():.3f}, {(pairs == 0).mean():.2f} exactly 0")
     for name, part in (("all helping", HELPING), ("all harming", HARMING), ("whole draft", tuple(draft))):
         outcomes = bench.run(lambda *_, part=part: {chunk: draft[chunk] for chunk in part})
         report(name, outcomes)
         print(f"  {'':20} {difference(outcomes, bare)}")
+    single = [rewards(bench.run(lambda *_, name=name: {name: draft[name]})) for name in INTERACTING]
+    both = rewards(bench.run(lambda *_: {name: draft[name] for name in INTERACTING}))
+    print(f"  interaction of {' and '.join(INTERACTING)} {with_error(both - sum(single) + rewards(bare))}")
+
+
+def effects(bench: Bench, draft: Hints, shown: dict[tuple[int, str], Hints], bare: list[Outcome]) -> None:
+    """Print what every chunk does alone, and in company of half of the others."""
     for name in draft:
         kind = "helps" if name in HELPING else "harms" if name in HARMING else "-"
         alone = difference(bench.run(lambda *_, name=name: {name: draft[name]}), bare)
@@ -183,11 +189,26 @@ def measure(bench: Bench, draft: Hints) -> None:
         print(f"  {name:20} {kind:6} alone {alone}  in company {difference(with_it, without)}", flush=True)
 
 
+def measure(bench: Bench, draft: Hints, arms_only: bool) -> None:
+    task_ids = [task.task_id for task in bench.tasks]
+    slots = [Slot(name, (name,)) for name in draft]
+    shown = {
+        (seed, task_id): {name: draft[name] for name, on in zip(draft, row, strict=True) if on}
+        for seed in bench.seeds
+        for task_id, row in zip(task_ids, assign(seed, "val", task_ids, slots).masks.tolist(), strict=True)
+    }
+    bare = bench.run(lambda *_: {})
+    arms(bench, draft, shown, bare)
+    if not arms_only:
+        effects(bench, draft, shown, bare)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The simulated shopper on the embedded shop.")
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--arms", action="store_true", help="arms only, without the effect of every chunk")
     parser.add_argument("--languages", nargs="+", choices=("en", "zh"), default=("en", "zh"))
     options = parser.parse_args()
     for language in options.languages:
@@ -196,7 +217,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             shop = EmbeddedShop(catalogue, Path(cache))
             print(f"{language}, {len(tasks)} tasks, {options.seeds} seeds, temperature {options.temperature}")
-            measure(Bench(shop, tasks, range(options.seeds), options.temperature), read_draft(language))
+            bench = Bench(shop, tasks, range(options.seeds), options.temperature)
+            measure(bench, read_draft(language), options.arms)
 
 
 if __name__ == "__main__":

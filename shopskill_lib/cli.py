@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shopskill_lib import gates, status
 from shopskill_lib.console import Parser, respond
+from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
 from shopskill_lib.lab import planted, truth
 
@@ -64,6 +65,7 @@ def _parser() -> Parser:
 
 def _gate(options: argparse.Namespace) -> str:
     """Fit a gate on a file of pairs."""
+    _refuse_overwriting(options.json, options.file, options.interventions)
     observations = gates.read_observations(options.file, options.interventions, options.max_missing)
     seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
     return _answer(gates.fit_gate(observations, options.budget, **seeds), options.json)
@@ -71,9 +73,21 @@ def _gate(options: argparse.Namespace) -> str:
 
 def _compare(options: argparse.Namespace) -> str:
     """Compare two arms in a file."""
+    _refuse_overwriting(options.json, options.file)
     bare, equipped = gates.read_comparison(options.file)
     seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
     return _answer(gates.compare_paired(bare, equipped, **seeds), options.json)
+
+
+def _refuse_overwriting(place: str | None, *inputs: Path | None) -> None:
+    """Refuse a record that would replace what it is made from."""
+    if place and os.path.realpath(place) in [os.path.realpath(path) for path in inputs if path]:
+        raise ParameterError(
+            f"{place} is a file that this command reads",
+            where="--json",
+            allowed="another file, or - for standard output",
+            todo="give the record a name of its own",
+        )
 
 
 def _answer(result: gates.Gate | gates.Comparison, place: str | None) -> str:

@@ -12,14 +12,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shopskill_lib import resampling
+from shopskill_lib.cells import DESCRIPTIVE, LARGEST
 from shopskill_lib.checks import exact_mcnemar
-from shopskill_lib.errors import InputError, MissingError
+from shopskill_lib.errors import InputError, MissingError, ParameterError
 from shopskill_lib.observations import plain_rows
 from shopskill_lib.text import task_key
 
 FloatArray = NDArray[np.float64]
 
 PRIMARY = "reward"
+FEW_TASKS = 20
+LARGEST_SAMPLE = 2**53
 SUCCESS = ("r_success", "success")
 """Names under which an arm may give task success."""
 
@@ -115,9 +118,12 @@ def compare_paired(
         analysis_seed: seed of the bootstrap.
 
     Raises:
-        InputError: the arms hold different tasks or samples, a row twice, or no reward.
+        InputError: the arms hold different tasks or samples, a row twice, a value that is no number, no reward, or
+            fewer than two tasks.
         MissingError: a reward, reward part or success is missing in one arm.
+        ParameterError: an arm is no frame, or resamples or seed are out of range.
     """
+    resampling.refuse_draws(resamples, analysis_seed)
     left, right = _keyed(bare, "bare"), _keyed(equipped, "equipped")
     _refuse_unaligned(left, right)
     metrics = [name for name in left.columns if name in right.columns]
@@ -148,35 +154,84 @@ def compare_paired(
 
 
 def _keyed(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """Index an arm's numeric and true-or-false metrics by comparable task id and sample."""
-    if "task_id" not in frame or PRIMARY not in frame:
-        raise InputError(
-            f"columns are {', '.join(map(str, frame.columns[:12]))}",
-            where=f"{arm} arm",
-            allowed="columns task_id and reward",
-            todo="rename the columns",
-        )
+    """Index an arm's metrics, every column that does not describe a row, by comparable task id and sample."""
+    _refuse_other_columns(frame, arm)
     tasks = [task_key(str(task_id)) for task_id in frame["task_id"]]
-    samples = frame["sample"] if "sample" in frame else np.zeros(len(frame), dtype=np.int64)
-    metrics = (
-        frame.select_dtypes(["number", "bool"]).drop(columns=["task_id", "sample"], errors="ignore").astype(np.float64)
-    )
-    keyed = metrics.set_axis(pd.MultiIndex.from_arrays([tasks, samples], names=["task", "sample"]))
+    metrics = {str(name): _numbers(frame[name], tasks, arm) for name in frame.columns if name not in DESCRIPTIVE}
+    samples = np.zeros(len(frame))
+    if "sample" in frame:
+        samples = _numbers(frame["sample"], tasks, arm, whole=True)
+    index = pd.MultiIndex.from_arrays([tasks, samples.astype(np.int64)], names=["task", "sample"])
+    keyed = pd.DataFrame(metrics, index=index)
     repeated = keyed.index[keyed.index.duplicated()]
-    infinite = np.isinf(keyed.to_numpy()).any(axis=1)
-    if len(repeated) or infinite.any():
-        row = repeated[0] if len(repeated) else keyed.index[infinite][0]
+    if len(repeated):
         raise InputError(
-            "the row appears twice" if len(repeated) else "a metric is infinite",
-            where=f"{arm} arm, task {row[0]}, sample {row[1]}",
-            allowed="finite numbers, each task and sample once",
-            todo="correct the row",
+            "the row appears twice",
+            where=f"{arm} arm, task {repeated[0][0]}, sample {repeated[0][1]}",
+            allowed="each task and sample once",
+            todo="remove the row, or number the samples of a task in a column `sample`",
         )
     return keyed
 
 
+def _refuse_other_columns(frame: object, arm: str) -> None:
+    """Refuse an arm that is no frame, has no task ids or no reward, or a column twice."""
+    if not isinstance(frame, pd.DataFrame):
+        raise ParameterError(
+            f"the {arm} arm is a {type(frame).__name__}",
+            where=arm,
+            allowed="a pandas DataFrame, one row an episode",
+            todo="give compare_paired(*read_comparison(path)), or two frames",
+        )
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice) or "task_id" not in frame or PRIMARY not in frame:
+        raise InputError(
+            f"column {twice[0]!r} appears twice"
+            if len(twice)
+            else f"columns are {', '.join(map(str, frame.columns[:12]))}",
+            where=f"{arm} arm",
+            allowed="columns task_id and reward, each name once",
+            todo="rename the columns",
+        )
+    if frame["task_id"].isna().any():
+        raise InputError(
+            f"row {int(frame['task_id'].isna().argmax()) + 1} has no task_id",
+            where=f"{arm} arm",
+            allowed="an id in every row",
+            todo="fill it in",
+        )
+
+
+def _numbers(column: pd.Series, tasks: Sequence[str], arm: str, whole: bool = False) -> FloatArray:
+    """Read a column as numbers, text that holds a number included; NaN is missing, whole numbers are never missing."""
+    plain = column.astype(object)
+    values = np.array([_number(cell) for cell in plain], dtype=np.float64)
+    wrong = (np.isnan(values) & plain.notna().to_numpy()) | (np.abs(values) > LARGEST)
+    if whole:
+        wrong |= ~(np.floor(values) == values) | (values < 0) | (values > LARGEST_SAMPLE)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{column.name} is {str(plain.iloc[row])[:40]!r}",
+            where=f"{arm} arm, task {tasks[row]}, column {column.name}",
+            allowed="whole numbers from 0" if whole else f"numbers of at most {LARGEST:g} in size, NaN where missing",
+            todo="correct the value, or leave the column out",
+        )
+    return values
+
+
+def _number(cell: Any) -> float:
+    """Return the number a cell holds, NaN if it holds none."""
+    try:
+        return float(cell)
+    except OverflowError:
+        return float("inf")
+    except (TypeError, ValueError):
+        return float("nan")
+
+
 def _refuse_unaligned(left: pd.DataFrame, right: pd.DataFrame) -> None:
-    """Refuse arms over different tasks or samples."""
+    """Refuse arms over different tasks or samples, or over a single task."""
     unlike = left.index.symmetric_difference(right.index)
     if len(unlike) or left.empty:
         listed = ", ".join(f"{task} (sample {sample})" for task, sample in unlike[:10])
@@ -185,6 +240,13 @@ def _refuse_unaligned(left: pd.DataFrame, right: pd.DataFrame) -> None:
             where="bare and equipped arm",
             allowed="the same tasks and samples in both arms",
             todo="run the episodes that are owed",
+        )
+    if left.index.get_level_values("task").nunique() < 2:
+        raise InputError(
+            f"all rows belong to task {left.index[0][0]}",
+            where="bare and equipped arm",
+            allowed="at least two tasks: an interval rests on what differs between tasks",
+            todo="add tasks",
         )
 
 
@@ -254,6 +316,8 @@ def _notes(rows: Sequence[dict[str, Any]], n_pairs: int, n_tasks: int, success: 
         for row in rows
         if row["n_tasks"] < n_tasks
     ]
+    if n_tasks < FEW_TASKS:
+        notes.append(f"{n_tasks} tasks: below {FEW_TASKS} the intervals are coarse and mostly too narrow")
     if n_pairs > n_tasks:
         notes.append(f"{n_pairs} rows of {n_tasks} tasks: every task counts once, its rows are averaged")
         if success:

@@ -1,6 +1,6 @@
 """How commands talk: the answer on standard output, an error as one message on standard error.
 
-Exit codes: 0 done, 2 refused, 75 stopped on request and to be continued by the same command.
+Exit codes: 0 done, 2 refused, 75 stopped on request and to be continued by the same command, 130 stopped by hand.
 """
 
 import argparse
@@ -29,6 +29,9 @@ def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
     except ShopskillError as error:
         sys.stderr.write(f"shopskill: {error}\n")
         return 75 if isinstance(error, Interrupted) else 2
+    except KeyboardInterrupt:
+        sys.stderr.write("shopskill: stopped\n")
+        return 130
     return 0
 
 

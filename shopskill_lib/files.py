@@ -2,7 +2,7 @@
 
 import json
 import os
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ def read_bytes(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise InputError(f"the file cannot be read ({error})", **refusal) from error
     if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
-        raise InputError("the file is empty", **refusal)
+        raise InputError("the file is empty", **refusal | {"allowed": "a file with a header and rows"})
     return content
 
 
 def decode(content: bytes, path: Path) -> str:
     """Decode UTF-8 with or without a byte order mark."""
     refusal = {"where": str(path), "allowed": "text in UTF-8", "todo": "save the file again as UTF-8"}
+    if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise InputError("the file is UTF-16", **refusal)
     if b"\0" in content:
         raise InputError("the file is binary, not text", **refusal)
     try:
@@ -56,26 +58,39 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, its folder made if needed.
+    """Write a file whole or not at all, its folder made if needed; a link stays and its target is written.
 
     Raises:
-        OutputError: the place cannot be written; what stood there is unchanged.
+        OutputError: the place is no regular file or cannot be written; what stood there is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        _refuse_other_than_file(path)
+        path = Path(os.path.realpath(path))
+        beside = path.with_name(f".{path.name[:40]}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             beside.write_bytes(content)
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OutputError(
-            f"the file cannot be written ({error.strerror})",
-            where=str(path),
+            f"the file cannot be written ({getattr(error, 'strerror', None) or error})",
+            where=str(path)[:200],
             allowed="a file in a folder that you may write",
             todo="choose another place, or free some space",
         ) from error
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    """Refuse a device, a pipe or a directory: writing replaces what stands at a place."""
+    if path.name in ("", "..") or (path.exists() and not path.is_file()):
+        raise OutputError(
+            "this is a directory" if path.is_dir() else "this is a device or a pipe, no file",
+            where=str(path),
+            allowed="the path of a file, new or to be replaced",
+            todo="choose another place",
+        )
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -28,6 +28,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 RESAMPLES = 10_000
+LEAST_CLUSTERS = 20
 PRIMARY = "reward"
 
 DECISION_COLUMNS = ("intervention_id", "coefficient", "std_error", "ci_low", "ci_high", "rank", "status")
@@ -134,6 +135,7 @@ class Gate:
         """The verdict, the selection table and the notes."""
         table = self.to_frame().sort_values("coefficient", ascending=False, na_position="last")
         table = table[[*DECISION_COLUMNS, "selection_frequency", "exposure"]].round(4)
+        table["rank"] = table["rank"].astype(object).fillna("-")
         notes = "".join(f"\nnote: {note}" for note in self.notes)
         return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{self.verdict()}{notes}"
 
@@ -202,13 +204,13 @@ def fit_gate(
         analysis_seed: seed of the bootstrap.
 
     Raises:
-        ParameterError: the budget or the number of resamples is out of range.
+        ParameterError: the budget, the number of resamples or the seed is out of range, or no observations.
         DesignError: a row alone determines an effect, or most resamples cannot be fitted.
     """
-    if resamples < 100:
-        raise ParameterError(f"resamples is {resamples}", where="resamples", allowed="at least 100", todo="give 10000")
+    _refuse_other_than_observations(observations)
+    resampling.refuse_draws(resamples, analysis_seed)
     items = observations.interventions
-    K, notes = selection.resolve_budget(observations.budget if budget is None else budget, len(observations.slots))
+    K, notes = _budget(observations, budget)
     shown = observations.masks.sum(axis=0) > 0
     outcomes = {name: _fit_outcome(observations, name, shown) for name in observations.masked}
     fit = outcomes[PRIMARY].fit
@@ -228,8 +230,50 @@ def fit_gate(
         chance_selected=_chance_selected(fit, shown, rule, analysis_seed),
         design=design_report(observations.masks, items),
         resamples_lost=resamples - len(drawn),
-        notes=(*observations.notes, *notes, *_lost_notes(resamples, len(drawn)), *_missing_notes(observations)),
+        notes=(
+            *observations.notes,
+            *notes,
+            *_weak_notes(observations, shown),
+            *_lost_notes(resamples, len(drawn)),
+            *_missing_notes(observations),
+        ),
     )
+
+
+def _refuse_other_than_observations(observations: object) -> None:
+    """Refuse a path or a frame: pairs are checked where they are read."""
+    if not isinstance(observations, Observations):
+        raise ParameterError(
+            f"observations is a {type(observations).__name__}",
+            where="observations",
+            allowed="what read_observations returns",
+            todo="give fit_gate(read_observations(path))",
+        )
+
+
+def _budget(observations: Observations, budget: int | None) -> tuple[int, tuple[str, ...]]:
+    """Return K and its notes: the one given, else min(the file's, slots), else the default (M22)."""
+    n_slots, of_file = len(observations.slots), observations.budget
+    if budget is not None or of_file is None or of_file <= n_slots:
+        return selection.resolve_budget(of_file if budget is None else budget, n_slots)
+    K, notes = selection.resolve_budget(n_slots, n_slots)
+    return K, (f"K = {K}: the file's budget is {of_file}, more than its {n_slots} slots", *notes)
+
+
+def _weak_notes(observations: Observations, shown: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Say where errors rest on few tasks, and which rewrites have no text in force to be compared with."""
+    n_tasks = int(observations.tasks.max()) + 1
+    clustered = n_tasks < len(observations.tasks)
+    few = f"errors are clustered by {n_tasks} tasks: below 20 they are coarse and mostly too small"
+    seen = {item.intervention_id: bool(flag) for item, flag in zip(observations.interventions, shown, strict=True)}
+    held = [item.intervention_id for item in observations.interventions if item.kind != "candidate"]
+    alone = [
+        f"no gain can be told for {new}: {old}, the text in force, was never shown"
+        for old, *rewrites in (slot.versions for slot in observations.slots)
+        for new in rewrites
+        if seen[new] and not seen[old] and old in held
+    ]
+    return ((few,) if clustered and n_tasks < LEAST_CLUSTERS else ()) + tuple(alone)
 
 
 def _fit_outcome(observations: Observations, name: str, shown: NDArray[np.bool_]) -> Outcome:

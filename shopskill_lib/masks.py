@@ -141,7 +141,8 @@ class DesignReport:
         largest_correlation: largest absolute correlation of two columns of different slots; None when there
             is no such pair with variance.
         never_shown: factors that no row shows.
-        aliased: factors that cannot be told apart: from each other, or from a constant shift between the arms.
+        aliased: factors that cannot be told apart: from each other, or from a constant shift between the arms;
+            one tuple a group, groups in column order.
         absent_missing: slots that no row leaves out, so that there is no "none" to compare with.
     """
 
@@ -154,17 +155,28 @@ class DesignReport:
     condition: float
     largest_correlation: float | None
     never_shown: tuple[str, ...]
-    aliased: tuple[str, ...]
+    aliased: tuple[tuple[str, ...], ...]
     absent_missing: tuple[str, ...]
 
 
-def _null_rows(matrix: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell which columns of a matrix take part in a linear dependence between its columns."""
-    gram = matrix.T @ matrix
-    values, vectors = np.linalg.eigh(gram)
+def _dependent(matrix: NDArray[np.float64]) -> list[list[int]]:
+    """Return the columns that take part in a linear dependence between columns, one list a group that shares none.
+
+    The projection on the null space is block-diagonal, a block a group.
+    """
+    values, vectors = np.linalg.eigh(matrix.T @ matrix)
     null = vectors[:, values <= values.max(initial=0.0) * 1e-10]
-    involved: NDArray[np.bool_] = np.abs(null).max(axis=1, initial=0.0) > 1e-6
-    return involved
+    linked = np.abs(null @ null.T) > 1e-6
+    groups: list[list[int]] = []
+    left = set(np.flatnonzero(linked.diagonal()).tolist())
+    while left:
+        group, reached = set[int](), {min(left)}
+        while reached - group:
+            group |= reached
+            reached = set(np.flatnonzero(linked[sorted(group)].any(axis=0)).tolist())
+        groups.append(sorted(group))
+        left -= group
+    return groups
 
 
 def report(masks: IntArray, slots: Sequence[Slot]) -> DesignReport:
@@ -176,8 +188,8 @@ def report(masks: IntArray, slots: Sequence[Slot]) -> DesignReport:
     exposure = masks.sum(axis=0)
     shown = exposure > 0
     ones = np.ones((n, 1))
-    dependent = _null_rows(X[:, shown])
-    confounded = dependent | _null_rows(np.hstack([X[:, shown], ones]))[:-1]
+    confounded = _dependent(np.hstack([X[:, shown], ones]))
+    dependent = _dependent(X[:, shown])
     singular = np.sqrt(np.clip(np.linalg.eigvalsh(X[:, shown].T @ X[:, shown]), 0.0, None))
     present = [masks[:, slot_of == j].sum(axis=1) for j in range(len(slots))]
     return DesignReport(
@@ -187,10 +199,10 @@ def report(masks: IntArray, slots: Sequence[Slot]) -> DesignReport:
         nominal=np.array([n / (len(slot.versions) + 1) for slot in slots for _ in slot.versions]),
         mean_shown=float(masks.sum(axis=1).mean()),
         rank=int(np.linalg.matrix_rank(X[:, shown])) if shown.any() else 0,
-        condition=float(np.inf if dependent.any() or not shown.any() else singular[-1] / singular[0]),
+        condition=float(np.inf if dependent or not shown.any() else singular[-1] / singular[0]),
         largest_correlation=_largest_correlation(X, slot_of),
         never_shown=tuple(factors[~shown]),
-        aliased=tuple(factors[shown][confounded]),
+        aliased=tuple(tuple(factors[shown][[k for k in group if k < shown.sum()]]) for group in confounded),
         absent_missing=tuple(slot.slot_id for j, slot in enumerate(slots) if present[j].min() > 0),
     )
 

@@ -4,8 +4,10 @@ A gate file has one row a pair: `task_id`, optionally `sample`, the mask, and ou
 comparison file has `bare_x` beside `equipped_x`. An empty cell is a missing episode, never 0.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -121,25 +123,23 @@ def read_observations(
         DesignError: effects cannot be told apart, or too few pairs.
         MissingError: more is missing than admitted, or not at random.
     """
-    if not 0 <= max_missing < 1:
-        raise ParameterError(
-            f"max_missing is {max_missing}",
-            where="max_missing",
-            allowed="a share of the pairs, 0 <= share < 1",
-            todo="give for example 0.05",
-        )
-    path = Path(path)
+    _refuse_other_share(max_missing)
+    path = _path(path, "path")
     columns = read_columns(path)
-    named = read_interventions(Path(interventions)) if interventions else columns.interventions
+    named = columns.interventions
+    if not (interventions is None or (isinstance(interventions, str) and not interventions)):
+        named = read_interventions(_path(interventions, "interventions"))
     task_ids, samples, tasks = cells.keys(columns, path)
-    outcomes = cells.paired_names(columns, "", "bare_", path)
+    outcomes = _gate_outcomes(columns, named, path)
     factors, masks = cells.masks(columns, named, outcomes, task_ids, path)
     _refuse_versions_together(masks, factors, task_ids, path)
     masked, bare = (_arm(columns, prefix, outcomes, task_ids, path) for prefix in ("", "bare_"))
     gone = cells.missing_episodes(masked, task_ids, path), cells.missing_episodes(bare, task_ids, path, "bare_")
-    _refuse_missing(gone, masks, factors, task_ids, max_missing, path)
     keep = ~(gone[0] | gone[1])
-    notes = [*columns.notes, *_refuse_design(masks[keep], factors, path)]
+    notes = [*_reading_notes(columns, named, factors)]
+    notes += _refuse_left_out(columns, int((~keep).sum()), max_missing, path)
+    _refuse_missing(gone, masks, factors, task_ids, max_missing, path)
+    notes += _refuse_design(masks[keep], factors, path)
     missing = None if keep.all() else _bounds(masked["reward"], bare["reward"], gone, masks, task_ids, path)
     torn = [name for name in outcomes if np.isnan((masked[name] - bare[name])[keep]).any()]
     notes += [f"{name} is not fitted: some complete pairs lack it" for name in torn]
@@ -171,9 +171,10 @@ def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     Raises:
         InputError: the file or a value cannot be used; task and column are named.
     """
-    path = Path(path)
+    path = _path(path, "path")
     columns = read_columns(path)
     task_ids, samples, _ = cells.keys(columns, path)
+    cells.refuse_mixed(columns, ("checkpoint",), path)
     metrics = cells.paired_names(columns, "equipped_", "bare_", path)
     frames = []
     for prefix in ("bare_", "equipped_"):
@@ -199,12 +200,46 @@ def _arm(
     """Read the outcomes of one arm."""
     arm = {name: cells.numbers(columns.cells[prefix + name], prefix + name, task_ids, path) for name in outcomes}
     cells.refuse_reward_unlike_strict(arm, prefix, task_ids, path)
+    cells.refuse_other_success(arm, prefix, task_ids, path)
     return arm
 
 
 def _simulated(columns: Columns) -> bool:
     """Tell whether the file says that its rewards are simulated."""
-    return any("simulated" in cell for cell in columns.cells.get("origin", ()))
+    return any("simulated" in cell.casefold() for cell in columns.cells.get("origin", ()))
+
+
+def _path(value: object, name: str) -> Path:
+    """Return a path; refuse what is none."""
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    raise ParameterError(
+        f"{name} is a {type(value).__name__}",
+        where=name,
+        allowed="the path of a file, a text or a Path",
+        todo="write the table to a file and give its path",
+    )
+
+
+def _refuse_other_share(max_missing: object) -> None:
+    """Refuse what is no share of pairs."""
+    if not isinstance(max_missing, Real) or not 0 <= float(max_missing) < 1:
+        raise ParameterError(
+            f"max_missing is {max_missing!r}",
+            where="max_missing",
+            allowed="a share of the pairs, 0 <= share < 1",
+            todo="give for example 0.05",
+        )
+
+
+def _gate_outcomes(columns: Columns, named: Sequence[Intervention], path: Path) -> list[str]:
+    """Return the outcomes of a gate's file, of one checkpoint and one split that is not test."""
+    ids = {item.intervention_id for item in named}
+    described = columns if not ids & {"checkpoint", "split"} else None
+    if described:
+        cells.refuse_mixed(described, ("checkpoint", "split"), path)
+        cells.refuse_test_split(described, path)
+    return cells.paired_names(columns, "", "bare_", path, ids)
 
 
 def _where(ids: Sequence[str], flags: BoolArray) -> tuple[str, ...]:
@@ -258,8 +293,9 @@ def _refuse_design(masks: IntArray, factors: tuple[Intervention, ...], path: Pat
     health = design_report(masks, factors)
     if health.aliased:
         present = ", ".join(health.absent_missing)
+        groups = "; apart from these, of ".join(", ".join(group) for group in health.aliased)
         raise DesignError(
-            f"the effects of {', '.join(health.aliased)} cannot be told apart from each other or from a constant "
+            f"the effects of {groups} cannot be told apart from each other or from a constant "
             "shift between the arms" + (f"; no row leaves out {present}" if present else ""),
             where=str(path),
             allowed="masks of full column rank, each slot sometimes absent (M20)",
@@ -303,6 +339,36 @@ def _refuse_missing(
                 allowed=f"a share of at most max_missing = {max_missing:g}, alike in both arms and masks (M20)",
                 todo="run the owed episodes again; raise max_missing only when their retries are exhausted",
             )
+
+
+def _reading_notes(columns: Columns, named: Sequence[Intervention], factors: Sequence[Intervention]) -> tuple[str, ...]:
+    """Say how the file was read: its delimiter, and which columns were taken for factors unasked."""
+    if named or "mask" in columns.cells:
+        return columns.notes
+    ids = [item.intervention_id for item in factors]
+    return (*columns.notes, f"{len(ids)} columns are read as factors: {_shortened(ids)}")
+
+
+def _refuse_left_out(columns: Columns, incomplete: int, max_missing: float, path: Path) -> list[str]:
+    """Refuse pairs that the file itself left out beyond max_missing; note what could not be tested (M20)."""
+    if not columns.owed:
+        return []
+    found = f"{columns.owed} pairs were left out of the file" + (
+        f" ({_shortened(columns.dropped)})" if columns.dropped else ""
+    )
+    if columns.owed + incomplete > max_missing * (columns.owed + columns.rows):
+        raise MissingError(
+            found + (f" and {incomplete} in it are incomplete" if incomplete else ""),
+            where=str(path),
+            allowed=f"a share of at most max_missing = {max_missing:g} (M20)",
+            todo="run the owed episodes again; raise max_missing only when their retries are exhausted",
+        )
+    return [f"{found}: they carry no mask, so whether they are missing at random could not be tested (M20)"]
+
+
+def _shortened(ids: Sequence[str], most: int = 10) -> str:
+    """List at most ten ids."""
+    return ", ".join([*ids[:most], *(["..."] if len(ids) > most else [])])
 
 
 def _listed(ids: Sequence[str], most: int = 10) -> str:

@@ -113,8 +113,8 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
         tasks: (n,) task number of every row; errors are clustered by task when one repeats, HC3 otherwise.
 
     Raises:
-        DesignError: the masks have not full rank, a row determines a coefficient alone (leverage 1), or only one
-            task is there to cluster by.
+        DesignError: the masks have not full rank, a row determines a coefficient alone (leverage 1), or one task
+            does where errors are clustered.
     """
     X = masks.astype(np.float64)
     _refuse_lower_rank(X)
@@ -128,6 +128,7 @@ def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks
                 allowed="at least two tasks, to cluster the standard errors by task",
                 todo="add tasks",
             )
+        _refuse_one_task_alone(X, names, tasks)
         robust = ordinary.get_robustcov_results("cluster", groups=tasks, use_t=True)
         cov_type, df_inference = "cluster", float(n_tasks - 1)
     else:
@@ -175,6 +176,18 @@ def _refuse_lower_rank(X: FloatArray) -> None:
             where="masks",
             allowed="masks of full column rank (M20)",
             todo="leave out the factors that the design report names as aliased, or draw masks by M17",
+        )
+
+
+def _refuse_one_task_alone(X: FloatArray, names: Sequence[str], tasks: NDArray[np.int64]) -> None:
+    """Refuse factors that one task alone shows: their residuals sum to 0 there, and so would their errors."""
+    alone = [name for name, column in zip(names, X.T, strict=True) if len(np.unique(tasks[column > 0])) < 2]
+    if alone:
+        raise DesignError(
+            f"one task alone determines the effect of {', '.join(alone)}",
+            where="masks",
+            allowed="every factor shown in several tasks, where errors are clustered by task",
+            todo="add tasks, or leave out the factor",
         )
 
 

@@ -33,10 +33,16 @@ LABEL_LENGTH = 26
 
 
 def label(intervention_id: str, column: int) -> str:
-    """Return an id as a figure can print it: ASCII, at most 26 characters."""
+    """Return an id as a figure can print it: ASCII, at most 26 characters, dollars not taken for formulas."""
     if not intervention_id.isascii():
         return f"factor #{column}"
-    return intervention_id if len(intervention_id) <= LABEL_LENGTH else f"{intervention_id[: LABEL_LENGTH - 3]}..."
+    short = len(intervention_id) <= LABEL_LENGTH
+    return _plain(intervention_id if short else f"{intervention_id[: LABEL_LENGTH - 3]}...")
+
+
+def _plain(text: str) -> str:
+    """Return a text that matplotlib prints as it is."""
+    return text.replace("$", r"\$")
 
 
 def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
@@ -86,7 +92,7 @@ def components(gate: Gate) -> Figure:
             rows = fitted.reindex(order["intervention_id"])
             _intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
             axes.plot(rows["coefficient"], range(len(order)), "o", color="black", ms=4)
-            axes.set_title(name)
+            axes.set_title(_plain(name))
         panels[0, 0].set_yticks(range(len(order)), order["label"])
         figure.supxlabel("effect on the outcome, masked minus bare; bars: 95 % intervals", fontsize="medium")
         figure.suptitle(_title(gate, "Other outcomes, factors in the order of their effect on reward"))
@@ -114,7 +120,7 @@ def differences(comparison: Comparison) -> Figure:
             low, middle, high = (part[name] / unit for name in ("ci_low", "delta", "ci_high"))
             _intervals(axes, middle, low, high)
             axes.plot(middle, range(len(part)), "o", color="black", ms=6)
-            axes.set_yticks(range(len(part)), part["metric"])
+            axes.set_yticks(range(len(part)), [_plain(name) for name in part["metric"]])
             axes.invert_yaxis()
             axes.set_xlabel(f"{words}; bars: 95 % bootstrap", fontsize="medium")
         label_of = "simulated: " if comparison.simulated else ""

@@ -5,10 +5,13 @@ Resamples are weight matrices, so that an estimate is one matrix product: (B, T)
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+
+from shopskill_lib.errors import ParameterError
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -17,8 +20,27 @@ IntArray = NDArray[np.int64]
 Rule = Callable[[FloatArray], tuple[IntArray, BoolArray]]
 """(B, K) coefficients -> (B, K) ranks with 0 for "not ranked", (B, K) selected."""
 
+LEAST_RESAMPLES = 100
+"""Below this a 95 % interval rests on two or three resamples an end."""
+
 CHUNK_CELLS = 4_000_000
 """Largest number of weights held at once (32 MB)."""
+
+
+def refuse_draws(resamples: object, analysis_seed: object) -> None:
+    """Refuse a number of resamples or a seed that gives no bootstrap.
+
+    Raises:
+        ParameterError: fewer than 100 resamples, a negative seed, or no whole number.
+    """
+    for name, value, least in (("resamples", resamples, LEAST_RESAMPLES), ("analysis_seed", analysis_seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+            raise ParameterError(
+                f"{name} is {value!r}",
+                where=name,
+                allowed=f"at least {least}, a whole number",
+                todo="give for example 10000 resamples and analysis_seed 0",
+            )
 
 
 def task_weights(n_tasks: int, resamples: int, seed: int) -> Iterator[FloatArray]:
@@ -71,8 +93,8 @@ class Stability:
     """How often resamples repeat what the rule said (METHOD §13).
 
     Attributes:
-        selection_frequency: (K,) share of resamples in which each factor is selected.
-        sign_probability: (K,) share of resamples with a positive coefficient.
+        selection_frequency: (K,) share of resamples in which each factor is selected; NaN without an estimate.
+        sign_probability: (K,) share of resamples with a positive coefficient; NaN without an estimate.
         rank_low: (K,) 2.5 % quantile of the rank where ranked; None where never ranked.
         rank_high: (K,) 97.5 % quantile of the same.
         exact_set: share of resamples that select exactly the reported set.
@@ -96,10 +118,11 @@ def stability(coefficients: FloatArray, selected: BoolArray, rule: Rule) -> Stab
         rule: the same rule that made it.
     """
     ranks, chosen = rule(coefficients)
+    unknown = np.isnan(coefficients).all(axis=0)
     low, high = zip(*(_rank_interval(column[column > 0]) for column in ranks.T), strict=True)
     return Stability(
-        selection_frequency=chosen.mean(axis=0),
-        sign_probability=(coefficients > 0).mean(axis=0),
+        selection_frequency=np.where(unknown, np.nan, chosen.mean(axis=0)),
+        sign_probability=np.where(unknown, np.nan, (coefficients > 0).mean(axis=0)),
         rank_low=low,
         rank_high=high,
         exact_set=float((chosen == selected).all(axis=1).mean()),
@@ -139,9 +162,11 @@ def bca_interval(values: FloatArray, means: FloatArray, alpha: float = 0.05) -> 
         The interval; its ends are the mean itself when all values are equal.
     """
     centred = values - values.mean()
-    spread = float(np.sum(centred**2))
-    if spread == 0.0:
+    largest = float(np.abs(centred).max())
+    if largest == 0.0:
         return float(values.mean()), float(values.mean())
+    centred = centred / largest  # its powers neither overflow nor vanish
+    spread = float(np.sum(centred**2))
     below = (np.mean(means < values.mean()) + np.mean(means <= values.mean())) / 2
     bias = stats.norm.ppf(np.clip(below, 0.5 / len(means), 1 - 0.5 / len(means)))
     acceleration = float(np.sum(centred**3)) / (6 * spread**1.5)

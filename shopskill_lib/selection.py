@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ def resolve_budget(budget: int | None, n_slots: int) -> tuple[int, tuple[str, ..
     """
     if budget is None:
         K = min(DEFAULT_BUDGET, n_slots)
-    elif isinstance(budget, bool) or not isinstance(budget, int) or not 1 <= budget <= n_slots:
+    elif isinstance(budget, bool) or not isinstance(budget, Integral) or not 1 <= budget <= n_slots:
         raise ParameterError(
             f"the budget K is {budget!r}",
             where="budget",
@@ -56,7 +57,7 @@ def resolve_budget(budget: int | None, n_slots: int) -> tuple[int, tuple[str, ..
             todo="give such a number, or leave it out for min(10, slots)",
         )
     else:
-        K = budget
+        K = int(budget)
     unusual = K not in USUAL_BUDGETS
     return K, ((f"K = {K} lies outside the usual 8 to 12 (M22)",) if unusual else ())
 
@@ -75,29 +76,39 @@ class Rule:
         for k in sorted(self.canonical, key=lambda k: interventions[k].kind == "candidate"):
             families.setdefault(interventions[k].slot, []).append(int(k))
         self.families = [family for family in families.values() if len(family) > 1]
-        self.has_old = [interventions[family[0]].kind != "candidate" for family in self.families]
 
     def __call__(self, coefficients: FloatArray) -> tuple[IntArray, BoolArray]:
         """Rank the survivors of every row and select the positive ones within the budget."""
         survivors = self._drop_losers(np.where(np.isnan(coefficients), -np.inf, coefficients))
         survivors[np.abs(survivors) <= TOLERANCE] = 0.0
-        order = self.canonical[np.argsort(-survivors[:, self.canonical], axis=1, kind="stable")]
+        order = self.canonical[np.argsort(_tied(survivors[:, self.canonical]), axis=1, kind="stable")]
         ranks = np.empty(survivors.shape, dtype=np.int64)
         np.put_along_axis(ranks, order, np.arange(1, survivors.shape[1] + 1)[None, :], axis=1)
         ranks[np.isneginf(survivors)] = 0
         return ranks, (survivors > 0) & (ranks > 0) & (ranks <= self.budget)
 
     def _drop_losers(self, coefficients: FloatArray) -> FloatArray:
-        """Set every version but its slot's winner to -inf; a tie keeps the old text (M21, I18)."""
+        """Set every version but its slot's winner to -inf; a tie keeps the old text, else the first (M21, I18)."""
         left = coefficients.copy()
-        for family, has_old in zip(self.families, self.has_old, strict=True):
+        for family in self.families:
             values = coefficients[:, family]
-            winner = np.argmax(values, axis=1)
-            if has_old:
-                winner = np.where(values[:, 0] >= values.max(axis=1) - TOLERANCE, 0, winner)
+            winner = np.argmax(values >= values.max(axis=1, keepdims=True) - TOLERANCE, axis=1)
             lost = np.arange(len(family))[None, :] != winner[:, None]
             left[:, family] = np.where(lost, -np.inf, values)
         return left
+
+
+def _tied(values: FloatArray) -> IntArray:
+    """Number (B, K) values from the largest down; neighbours closer than TOLERANCE share a number.
+
+    Estimates that are equal but for rounding, which depends on the order of the rows, are so one tie (M22).
+    """
+    falling = np.argsort(-values, axis=1, kind="stable")
+    ordered = np.take_along_axis(np.where(np.isneginf(values), np.finfo(np.float64).min, values), falling, axis=1)
+    apart = ordered[:, :-1] > ordered[:, 1:] + TOLERANCE
+    numbers = np.zeros(values.shape, dtype=np.int64)
+    np.put_along_axis(numbers, falling[:, 1:], np.cumsum(apart, axis=1), axis=1)
+    return numbers
 
 
 def canonical_order(interventions: Sequence[Intervention]) -> IntArray:

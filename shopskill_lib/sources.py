@@ -7,8 +7,9 @@ the file and the line.
 import csv
 import hashlib
 import io
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ from shopskill_lib.files import decode, parse_json, read_bytes, read_text
 
 MAX_LINE = 1_000_000
 """Longest line of a CSV, in characters: beyond it the file is something else."""
+
+
+INCLUDED = ("included_chunk_ids", "included_intervention_ids", "included_ids")
+"""Names under which a row of a `contributions.json` may list what it shows."""
+
+FIRST = ("task_id", "mask", "sample", "reward", "bare_reward")
+"""Columns that stand before the other outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +49,22 @@ class Intervention:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A file as columns of stripped text, one entry a row, with what the file says about its factors."""
+    """A file as columns of stripped text, one entry a row, with what the file says about its factors.
+
+    Attributes:
+        places: where each row stands, as "line 3".
+        dropped: ids of episodes that the file says it left out; `owed` how many pairs it left out in all.
+    """
 
     name: str
     sha256: str
     rows: int
     cells: dict[str, list[str]]
+    places: tuple[str, ...]
     interventions: tuple[Intervention, ...] = ()
     budget: int | None = None
+    dropped: tuple[str, ...] = ()
+    owed: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -83,6 +99,7 @@ def _csv_columns(text: str, path: Path, digest: str) -> Columns:
             todo="rename or remove the column",
         )
     body: list[list[str]] = []
+    places: list[str] = []
     for line, row in rows:
         if len(row) != len(names):
             raise InputError(
@@ -92,16 +109,17 @@ def _csv_columns(text: str, path: Path, digest: str) -> Columns:
                 todo="mend the row (a comma inside a text needs quotes)",
             )
         body.append([cell.strip() for cell in row])
+        places.append(f"line {line}")
     if not body:
         raise InputError(
             "there is a header and no row",
             where=str(path),
-            allowed="one row a pair",
+            allowed="a header and rows, one row a pair",
             todo="check how the file was written",
         )
     notes = () if delimiter == "," else (f"{path.name} was read with {delimiter!r} between its cells",)
     cells = {name: list(column) for name, column in zip(names, zip(*body, strict=True), strict=True)}
-    return Columns(path.name, digest, len(body), cells, notes=notes)
+    return Columns(path.name, digest, len(body), cells, tuple(places), notes=notes)
 
 
 def _refuse_long_line(text: str, path: Path) -> None:
@@ -208,37 +226,75 @@ def _contributions(document: Any, path: Path, digest: str) -> Columns:
             todo="give the file that holds the masks and rewards of every task",
         )
     interventions = _interventions(document, path)
-    ids = [item.intervention_id for item in interventions]
-    rows = []
-    for number, row in enumerate(table, 1):
-        where = f"{path}, observations_table row {number}"
-        outcomes = _outcomes(row, where)
-        rows.append({"task_id": str(row.get("task_id", "")), "mask": _mask_text(row, ids, where)} | outcomes)
-        if "sample_id" in row:
-            rows[-1]["sample"] = str(row["sample_id"])
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    budget = document.get("active_skill_budget")
+    rows = [_table_row(row, interventions, f"{path}, observations_table row {k}") for k, row in enumerate(table, 1)]
+    names = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name not in FIRST)
+    dropped, owed = _left_out(document, len(rows), path)
     return Columns(
         name=path.name,
         sha256=digest,
         rows=len(rows),
         cells={name: [row.get(name, "") for row in rows] for name in names},
+        places=tuple(f"observations_table row {number}" for number in range(1, len(rows) + 1)),
         interventions=interventions,
-        budget=budget if type(budget) is int else None,
+        budget=_whole(document, "active_skill_budget", path),
+        dropped=dropped,
+        owed=owed,
     )
 
 
-def _mask_text(row: dict[str, Any], ids: list[str], where: str) -> str:
+def _whole(document: dict[str, Any], name: str, path: Path) -> int | None:
+    """Read a whole number of a document; None where it is absent or null."""
+    value = document.get(name)
+    if value is None or type(value) is int:
+        return value
+    raise InputError(f"{name} is {value!r}", where=str(path), allowed="a whole number or null", todo="correct it")
+
+
+def _left_out(document: dict[str, Any], rows: int, path: Path) -> tuple[tuple[str, ...], int]:
+    """Return the ids of dropped episodes and the number of pairs left out; refuse a count unlike the rows."""
+    dropped = document.get("dropped_episode_ids") or []
+    counted = _whole(document, "observations", path)
+    if not isinstance(dropped, list) or counted not in (None, rows):
+        raise InputError(
+            f"observations is {counted}, and observations_table has {rows} rows"
+            if isinstance(dropped, list)
+            else f"dropped_episode_ids is {str(dropped)[:60]!r}",
+            where=str(path),
+            allowed="`observations` equal to the number of rows, `dropped_episode_ids` a list",
+            todo="check that the file is whole",
+        )
+    requested = _whole(document, "requested_observations", path) or 0
+    return tuple(map(str, dropped)), max(len(dropped), requested - rows, 0)
+
+
+def _table_row(row: dict[str, Any], interventions: Sequence[Intervention], where: str) -> dict[str, str]:
+    """Read one row of an observations table as text cells."""
+    task_id = row.get("task_id")
+    if isinstance(task_id, bool) or not isinstance(task_id, str | int | float):
+        raise InputError(f"task_id is {task_id!r}", where=where, allowed="a text or a number", todo="fill it in")
+    cells = {"task_id": str(task_id).strip(), "mask": _mask_text(row, interventions, where)}
+    more = {"sample": "sample_id", "split": "split", "checkpoint": "checkpoint"}
+    cells |= {name: str(row[key]) for name, key in more.items() if row.get(key) is not None}
+    return cells | _outcomes(row, where)
+
+
+def _mask_text(row: dict[str, Any], interventions: Sequence[Intervention], where: str) -> str:
     """Return a row's mask as a bit string, from bits, an id -> bit object, or a list of included ids."""
-    mask = row.get("mask", row.get("included_chunk_ids"))
+    ids = [item.intervention_id for item in interventions]
+    included = next((row[key] for key in INCLUDED if key in row), None)
+    listed = row.get("mask") is None
+    mask = included if listed else row["mask"]
     if isinstance(mask, dict) and set(mask) <= set(ids):
-        mask = [mask.get(item, 0) for item in ids]
-    elif isinstance(mask, list) and all(item in ids for item in mask):
-        mask = [int(item in mask) for item in ids]
-    if isinstance(mask, list) and all(item in (0, 1) for item in mask):
-        return "".join(str(int(item)) for item in mask)
+        bits = [mask.get(item, 0) for item in ids]
+    elif isinstance(mask, list) and all(item in ids for item in mask) and (mask or listed):
+        bits = [int(item in mask) for item in ids]
+    else:
+        bits = list(mask) if isinstance(mask, list | str) else []
+        _refuse_places_out_of_order(interventions, where)
     if isinstance(mask, str):
         return mask
+    if bits and all(item in (0, 1) for item in bits):
+        return "".join(str(int(item)) for item in bits)
     raise InputError(
         f"the mask is {str(mask)[:60]!r}",
         where=where,
@@ -247,7 +303,22 @@ def _mask_text(row: dict[str, Any], ids: list[str], where: str) -> str:
     )
 
 
-_OUTCOME = re.compile(r"(?:(bare|masked|delta)_)?(rewards?|r_[a-z_]+?)(?:_(bare|masked|delta))?")
+def _refuse_places_out_of_order(interventions: Sequence[Intervention], where: str) -> None:
+    """Refuse bits by place beside factors that are sorted otherwise, by rank perhaps."""
+    for before, after in itertools.pairwise(interventions):
+        if before.order > after.order:
+            raise InputError(
+                f"masks are bits by place, but {after.intervention_id} (order {after.order}) stands after "
+                f"{before.intervention_id} (order {before.order})",
+                where=where,
+                allowed="contributions in rising order, or masks that name their factors",
+                todo="sort the contributions as the masks' columns were, or write masks as id -> 0/1",
+            )
+
+
+_ARM = "bare|baseline|masked|delta"
+_OUTCOME = re.compile(rf"(?:({_ARM})_)?(rewards?|r_[a-z_]+?)(?:_({_ARM}))?")
+_DIFFERENCE = {"delta", "deltas", "diff", "difference", "differences"}
 
 
 def _outcomes(row: dict[str, Any], where: str) -> dict[str, str]:
@@ -258,18 +329,23 @@ def _outcomes(row: dict[str, Any], where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), row)]
     while pending:
-        keys, value = pending.pop()
+        keys, value = pending.pop(0)
         if isinstance(value, dict):
-            pending.extend(((*keys, key), inner) for key, inner in value.items() if key != "mask")
+            pending[:0] = (((*keys, key), inner) for key, inner in value.items() if key != "mask")
             continue
         names = [match[2] for match in map(_OUTCOME.fullmatch, keys) if match]
-        if not names or not (value is None or isinstance(value, int | float)):
-            continue
         words = {word for key in keys for word in re.split(r"[_.]", key)}
-        if words & {"delta", "deltas", "difference"}:
+        if not names or words & _DIFFERENCE:
             continue
+        if not (value is None or isinstance(value, int | float)):
+            raise InputError(
+                f"{'.'.join(keys)} is {str(value)[:40]!r}",
+                where=where,
+                allowed="a number, or null for a missing episode",
+                todo="correct the value",
+            )
         outcome = "reward" if names[-1] == "rewards" else names[-1]
-        name = f"bare_{outcome}" if "bare" in words else outcome
+        name = f"bare_{outcome}" if words & {"bare", "baseline"} else outcome
         if name in found:
             raise InputError(
                 f"{name} stands twice in the row",
@@ -277,5 +353,5 @@ def _outcomes(row: dict[str, Any], where: str) -> dict[str, str]:
                 allowed="one masked and one bare value an outcome",
                 todo="check the file's version",
             )
-        found[name] = "" if value is None else repr(float(value))
+        found[name] = "" if value is None else repr(value + 0)  # whole numbers of any length, true as 1
     return found

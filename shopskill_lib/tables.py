@@ -66,6 +66,7 @@ def selection(gate: Gate) -> pd.DataFrame:
     interval = zip(frame["rank_low"], frame["rank_high"], strict=True)
     frame["rank_95"] = ["-" if pd.isna(low) else f"{low} to {high}" for low, high in interval]
     frame.index = pd.RangeIndex(1, len(frame) + 1, name="#")
+    frame["rank"] = frame["rank"].astype(object).fillna("")  # empty in print and on disk
     columns = [name for name in (*DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
     return frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
 

@@ -37,9 +37,9 @@ def key(text: str) -> str:
 def task_key(task_id: str) -> str:
     """Return the form in which task ids are compared (M2): trimmed, full width folded, numbers by value.
 
-    ``0012``, ``12``, ``12.0`` and ``１２`` are one task.
+    ``0012``, ``12``, ``12.0`` and ``１２`` are one task; invisible characters do not count.
     """
-    plain = tidy(unicodedata.normalize("NFKC", task_id))
+    plain = tidy(unicodedata.normalize("NFKC", _INVISIBLE.sub("", task_id)))
     number = _TASK_NUMBER.fullmatch(plain)
     return (number[1].replace("+", "") + number[2]) if number else plain
 

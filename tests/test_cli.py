@@ -104,6 +104,18 @@ def test_output_that_cannot_be_written_leaves_nothing(folder: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
+def test_a_record_never_replaces_what_it_is_made_from(folder: Path, tmp_path: Path) -> None:
+    pairs, named = folder / "observations.csv", tmp_path / "named.json"
+    named.write_text("[]", encoding="utf-8")
+    before = pairs.read_bytes()
+    beside = f"{folder}/../{folder.name}/observations.csv"
+    assert_refused(shopskill("gate", str(pairs), "--json", beside), "--json", "reads")
+    assert_refused(shopskill("gate", str(pairs), "--interventions", str(named), "--json", str(named)), "--json")
+    assert_refused(shopskill("compare", str(pairs), "--json", str(pairs)), "--json")
+    assert_refused(shopskill("gate", str(pairs), "--json", ""), "directory")
+    assert (pairs.read_bytes(), named.read_text(encoding="utf-8")) == (before, "[]")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_full_disk_is_a_message(folder: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)

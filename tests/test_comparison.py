@@ -10,7 +10,7 @@ import pytest
 
 from shopskill_lib import resampling
 from shopskill_lib.comparison import Comparison, compare_paired
-from shopskill_lib.errors import InputError, MissingError
+from shopskill_lib.errors import InputError, MissingError, ParameterError
 from shopskill_lib.observations import read_comparison
 
 
@@ -90,6 +90,7 @@ def test_several_rows_of_a_task_count_once() -> None:
     assert (found.gained, found.lost) == (4, 0)
     assert found.success_p_value == pytest.approx(2 / 4)  # two tasks changed, not four rows
     assert found.notes == (
+        "6 tasks: below 20 the intervals are coarse and mostly too narrow",
         "9 rows of 6 tasks: every task counts once, its rows are averaged",
         "gained and lost count rows; their p-value is a sign test over the tasks' net changes",
     )
@@ -99,7 +100,7 @@ def test_costs_that_some_rows_lack_are_compared_where_known_and_noted() -> None:
     found = compare_paired(*arms(tokens=([10, np.nan, 30, 40], [15, 25, 35, np.nan])), resamples=200)
     row = found.to_frame().set_index("metric").loc["tokens"]
     assert (row["bare"], row["equipped"], row["delta"], row["n_tasks"]) == (20, 25, 5, 2)
-    assert found.notes == ("tokens is known in both arms for 2 of 4 tasks",)
+    assert found.notes[0] == "tokens is known in both arms for 2 of 4 tasks"
 
 
 def test_a_cost_known_nowhere_is_null_on_disk() -> None:
@@ -130,7 +131,15 @@ def test_unaligned_arms_are_refused_with_the_tasks() -> None:
     ("change", "message"),
     [
         ({"task_id": ["1", "01", "3", "4"]}, "equipped arm, task 1, sample 0: the row appears twice"),
-        ({"reward": [0.0, np.inf, 0.0, 0.0]}, "equipped arm, task 2, sample 0: a metric is infinite"),
+        ({"reward": [0.0, np.inf, 0.0, 0.0]}, "equipped arm, task 2, column reward: reward is 'inf'"),
+        ({"steps": [0.0, 1e101, 0.0, 0.0]}, r"task 2, column steps: steps is '1e\+101'.*at most 1e\+100"),
+        ({"steps": [0, 10**400, 0, 0]}, "task 2, column steps: steps is '1000"),
+        ({"success": ["1", "yes", "0", "0"]}, "equipped arm, task 2, column success: success is 'yes'"),
+        ({"steps": ["3", "", "0", "0"]}, "task 2, column steps: steps is ''"),
+        ({"sample": [0, 0.5, 0, 0]}, "task 2, column sample: sample is '0.5'.*whole numbers from 0"),
+        ({"sample": [0, 1e99, 0, 0]}, r"task 2, column sample: sample is '1e\+99'"),
+        ({"sample": [0, None, 0, 0]}, "task 2, column sample: sample is 'nan'"),
+        ({"task_id": ["1", None, "3", "4"]}, "equipped arm: row 2 has no task_id"),
         ({"success": [0, 0, 0, 0.5]}, "column success: success holds values other than 0 and 1"),
     ],
 )
@@ -138,6 +147,41 @@ def test_bad_rows_are_refused_by_arm_and_task(change: dict[str, Any], message: s
     bare, equipped = arms()
     with pytest.raises(InputError, match=message):
         compare_paired(bare, equipped.assign(**change))
+
+
+def test_numbers_as_text_are_numbers_and_descriptions_are_left_out() -> None:
+    plain = compare_paired(*arms(), resamples=100)
+    as_text = [arm.assign(sample="0").astype({"reward": str, "success": object}) for arm in arms()]
+    as_text[1]["sample"], as_text[1]["category"] = 0, "shoes"
+    assert compare_paired(*as_text, resamples=100).to_json() == plain.to_json()
+    nullable = [arm.convert_dtypes() for arm in arms(steps=([1, None, 3, 4], [1, 2, None, 4]))]
+    assert compare_paired(*nullable, resamples=100).to_frame().set_index("metric").loc["steps", "n_tasks"] == 2
+
+
+def test_arms_of_another_kind_are_refused(tmp_path: Path) -> None:
+    bare, equipped = arms()
+    path: Any = tmp_path
+    with pytest.raises(ParameterError, match=r"the equipped arm is a .*Path"):
+        compare_paired(bare, path)
+    with pytest.raises(InputError, match="bare arm: column 'reward' appears twice"):
+        compare_paired(pd.concat([bare, bare["reward"]], axis=1), equipped)
+    for name, value in (("resamples", 99), ("analysis_seed", -1)):
+        with pytest.raises(ParameterError, match=f"{name} is {value}"):
+            compare_paired(bare, equipped, **{name: value})
+
+
+def test_one_task_is_refused_and_few_are_noted() -> None:
+    bare, equipped = several_rows()
+    with pytest.raises(InputError, match="all rows belong to task 1"):
+        compare_paired(bare.head(4), equipped.head(4))
+    many = pd.DataFrame({"task_id": range(20), "reward": 0.5})
+    assert compare_paired(many, many, resamples=100).notes == ()
+    assert compare_paired(many.head(19), many.head(19), resamples=100).notes[0].startswith("19 tasks: below 20")
+
+
+def test_numbers_of_any_admitted_size_give_intervals() -> None:
+    large = compare_paired(*arms(steps=([1e100, -1e100, 0, 1], [-1e100, 1e100, 1e-120, 0])), resamples=100)
+    assert np.isfinite(large.to_frame().drop(columns="metric").to_numpy(float)).all()
 
 
 def test_an_arm_without_reward_is_refused() -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import inspect
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from conftest import FACTORS, GateWriter, gate_rows, to_csv
 
-from shopskill_lib import comparison, gates, observations, ols
+from shopskill_lib import comparison, gates, observations, ols, tables
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.gates import Gate, compare_paired, fit_gate, read_comparison, read_observations
 
@@ -98,11 +99,15 @@ def test_a_never_shown_factor_end_to_end(gate_csv: GateWriter) -> None:
     assert row["status"] == "never_shown"
     absent = ("coefficient", "std_error", "ci_low", "ci_high", "p_value", "rank", "rank_low", "rank_high")
     assert [row[name] for name in absent] == [None] * len(absent)
-    assert (row["exposure"], row["selection_frequency"], row["sign_probability"]) == (0, 0, 0)
+    assert (row["exposure"], row["selection_frequency"], row["sign_probability"]) == (0, None, None)
     assert gate.coefficients()["variant"] is None
     assert gate.outcomes["reward"].fit.names == tuple(name for name in FACTORS if name != "variant")
     assert any("never shown" in note for note in gate.notes)
     assert "never_shown" in str(gate)
+    assert "NA" not in str(gate)
+    assert tables.selection(gate)["rank"].tolist() == [*range(1, len(FACTORS)), ""]
+    empty_on_disk = pd.read_csv(io.StringIO(tables.selection(gate).to_csv()), dtype={"rank": "Int64"})
+    assert empty_on_disk["rank"].isna().sum() == 1
 
 
 def test_several_rows_a_task_are_clustered_and_resampled_together(gate_csv: GateWriter) -> None:
@@ -155,6 +160,7 @@ def test_a_rewrite_of_a_never_shown_text_has_no_gain(write: Callable[..., Path])
     gate = family_gate(write, ["new-1", "new-2"])
     assert gate.rewrites().empty
     assert gate.decisions[0].status == "never_shown"
+    assert "no gain can be told for new-2: old, the text in force, was never shown" in gate.notes
 
 
 def test_the_selection_frequency_is_that_of_the_refitted_rule(gate_csv: GateWriter) -> None:
@@ -231,6 +237,33 @@ def test_the_budget_is_the_users_then_the_files_then_the_default(gate_csv: GateW
     of_file = dataclasses.replace(found, budget=3)
     assert fit_gate(of_file, resamples=100).budget == 3
     assert fit_gate(of_file, budget=2, resamples=100).budget == 2
+
+
+def test_a_budget_of_the_file_above_its_slots_is_cut_to_them_and_noted(gate_csv: GateWriter) -> None:
+    gate = fit_gate(dataclasses.replace(read_observations(gate_csv()), budget=10), resamples=100)
+    assert gate.budget == 4
+    assert "K = 4: the file's budget is 10, more than its 4 slots" in gate.notes
+
+
+def test_what_is_no_observations_or_no_number_is_refused(gate_csv: GateWriter) -> None:
+    path = gate_csv()
+    wrong: Any = path
+    with pytest.raises(ParameterError, match=r"observations is a .*Path.*read_observations"):
+        fit_gate(wrong)
+    with pytest.raises(ParameterError, match="analysis_seed is -1"):
+        fit_gate(read_observations(path), analysis_seed=-1)
+    whole: Any = np.int64(100)
+    assert fit_gate(read_observations(path), whole // 25, resamples=whole).budget == 4
+
+
+@pytest.mark.parametrize(("tasks", "noted"), [(19, True), (20, False)])
+def test_errors_clustered_by_few_tasks_are_noted(gate_csv: GateWriter, tasks: int, noted: bool) -> None:
+    def change(rows: list[dict[str, str]]) -> None:
+        for number, row in enumerate(rows):
+            row["task_id"], row["sample"] = str(number % tasks), str(number // tasks)
+
+    gate = fit_gate(read_observations(gate_csv(change=change)), resamples=100)
+    assert any(f"clustered by {tasks} tasks" in note for note in gate.notes) is noted
 
 
 def results(path: Path, table: Path) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def test_report_of_a_sound_design() -> None:
     assert health.nominal.tolist() == [2.0, 2.0, 3.0]
     assert health.mean_shown == 7 / 6
     assert health.rank == 3
-    assert health.never_shown == health.aliased == health.absent_missing == ()
+    assert health.never_shown == health.absent_missing == ()
+    assert health.aliased == ()
     singular = np.linalg.svd(columns("110000", "001100", "101010"), compute_uv=False)
     assert health.condition == pytest.approx(singular[0] / singular[-1], abs=1e-12)
 
@@ -154,13 +155,19 @@ def test_report_leaves_the_versions_of_one_slot_out_of_the_correlation() -> None
 )
 def test_report_names_the_aliased_factors_and_no_other(masks: NDArray[np.int64], aliased: tuple[str, ...]) -> None:
     slots = [Slot(name, (name,)) for name in "xyz"]
-    assert report(masks, slots).aliased == aliased
+    assert report(masks, slots).aliased == (aliased,)
+
+
+def test_groups_that_share_no_dependence_are_named_apart() -> None:
+    masks = columns("11001010", "10100110", "11001010", "00010011", "10100110", "00011101")
+    slots = [Slot(name, (name,)) for name in "uvwxyz"]
+    assert report(masks, slots).aliased == (("u", "w"), ("v", "y"))
 
 
 def test_report_names_a_slot_that_no_row_leaves_out() -> None:
     health = report(columns("110010", "001101", "010101"), [TWO, ONE])
     assert health.absent_missing == ("b",)
-    assert health.aliased == ("old", "new")
+    assert health.aliased == (("old", "new"),)
     assert health.rank == 3
 
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from conftest import FACTORS, GateWriter, Writer, gate_rows, to_csv, with_mask_c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shopskill_lib.errors import DesignError, InputError, MissingError, ParameterError, ShopskillError
+from shopskill_lib.errors import DesignError, InputError, ParameterError, ShopskillError
 from shopskill_lib.gates import fit_gate, read_comparison, read_observations
 from shopskill_lib.observations import Observations
 from shopskill_lib.text import task_key
@@ -63,6 +64,7 @@ def component(row: int) -> Change:
 BAD_CELLS: dict[str, tuple[Change, type[ShopskillError], str]] = {
     "nan": (put(2, "reward", "NaN"), InputError, r"reward is 'NaN' at task 0003"),
     "inf": (put(2, "bare_reward", "-inf"), InputError, r"bare_reward is '-inf' at task 0003"),
+    "too large": (put(2, "reward", "1e101"), InputError, r"reward is '1e101' at task 0003.*at most 1e\+100"),
     "text": (put(2, "reward", "error"), InputError, r"column reward: reward is 'error' at task 0003"),
     "underscore": (put(2, "reward", "1_0"), InputError, r"reward is '1_0' at task 0003"),
     "decimal comma": (put(2, "reward", '"0,5"'), InputError, r"reward is '0,5' at task 0003"),
@@ -72,8 +74,14 @@ BAD_CELLS: dict[str, tuple[Change, type[ShopskillError], str]] = {
         InputError,
         r"r_strict is empty while reward is there, at task 0004",
     ),
+    "reward missing": (
+        lambda rows: (component(-1)(rows), put(3, "reward", "")(rows)),
+        InputError,
+        r"reward is empty while r_strict is there, at task 0004",
+    ),
+    "invisible task": (put(2, "task_id", "\u200b"), InputError, r"column task_id: row 3 has no task_id"),
     "no task": (put(2, "task_id", ""), InputError, r"column task_id: row 3 has no task_id"),
-    "same task": (put(2, "task_id", "0002"), InputError, r"'0002' and task '0002' are the same task"),
+    "same task": (put(2, "task_id", "0002"), InputError, r"line 4 and line 3, .*'0002' and task '0002' are the"),
     "same number": (put(2, "task_id", "2"), InputError, r"task '2' and task '0002' are the same task"),
     "same after trimming": (put(2, "task_id", '"2 "'), InputError, r"are the same task, sample 0"),
     "same in full width": (put(2, "task_id", "２"), InputError, r"are the same task, sample 0"),
@@ -103,6 +111,15 @@ def test_a_bad_value_is_refused_by_task_and_column(gate_csv: GateWriter, case: s
         read_observations(path)
     assert str(path) in str(refusal.value)
     assert "What to do: " in str(refusal.value)
+
+
+def test_two_groups_of_aliased_factors_are_listed_apart(gate_csv: GateWriter) -> None:
+    def change(rows: Rows) -> None:
+        copy_column("search", "核对规格")(rows)
+        copy_column("variant", "budget")(rows)
+
+    with pytest.raises(DesignError, match="of search, 核对规格; apart from these, of variant, budget cannot be told"):
+        read_observations(gate_csv(change=change))
 
 
 def test_collinear_factors_are_all_named_and_no_other(gate_csv: GateWriter) -> None:
@@ -210,6 +227,9 @@ def test_chinese_task_ids_and_column_names_are_kept(gate_csv: GateWriter) -> Non
         ("12", "12 ", True),
         ("１２", "12", True),
         ("12.0", "12", True),
+        ("\u200b12\ufeff", "12", True),
+        ("a\u200d1", "a1", True),
+        ("A1", "a1", False),
         ("00", "0", True),
         ("+3", "3", True),
         ("-3", "3", False),
@@ -239,13 +259,13 @@ def test_fewer_than_two_pairs_a_factor_are_refused(gate_csv: GateWriter) -> None
 
 @pytest.mark.parametrize(("pairs", "noted"), [(8, True), (79, True), (80, False)])
 def test_fewer_than_twenty_pairs_a_factor_are_noted(gate_csv: GateWriter, pairs: int, noted: bool) -> None:
-    notes = read_observations(gate_csv(pairs, seed=3)).notes
+    notes = read_observations(gate_csv(pairs, seed=3)).notes[1:]
     assert [note.endswith("below 20 the estimates are coarse (M16)") for note in notes] == [True] * noted
 
 
 def test_a_factor_never_shown_is_noted_and_not_fitted(gate_csv: GateWriter) -> None:
     found = read_observations(gate_csv(change=set_column("variant", "0")))
-    assert found.notes == ("never shown, so no effect is estimated: variant",)
+    assert found.notes[1:] == ("never shown, so no effect is estimated: variant",)
     assert found.factors == FACTORS
 
 
@@ -272,87 +292,99 @@ def test_the_product_of_the_components_is_compared_up_to_the_rounding_of_files(g
         change(rows)
         rows[1] |= {"reward": "0.5", "r_type": "1", "r_att": "0.52", "r_option": "1", "r_price": "1"}
 
+    def spoil_by_size(rows: Rows) -> None:
+        for row in rows:
+            row |= dict.fromkeys(("r_type", "r_att", "r_option", "r_price"), "1e100")
+            row |= dict.fromkeys(("bare_r_type", "bare_r_att", "bare_r_option", "bare_r_price"), "1")
+
+    with pytest.raises(InputError, match=r"reward is \d but r_type\*r_att\*r_option\*r_price is 1e\+200 at task 0001"):
+        read_observations(gate_csv(change=spoil_by_size))
     with pytest.raises(InputError, match=r"reward is 0.5 but r_type\*r_att\*r_option\*r_price is 0.52 at task 0002"):
         read_observations(gate_csv(change=spoil))
 
 
-def lose(masked: list[int], bare: list[int]) -> Change:
-    """Empty the rewards of these rows."""
+@pytest.mark.parametrize("name", ["success", "steps", "prompt_tokens", "duration_ms", "error_rate", "delta_reward"])
+def test_an_outcome_without_its_bare_partner_is_never_a_factor(gate_csv: GateWriter, write: Writer, name: str) -> None:
+    path = gate_csv(factors=("search", name))
+    with pytest.raises(InputError, match=f"column '{name}' has no partner 'bare_{name}'"):
+        read_observations(path)
+    named = write_interventions(write, {"intervention_id": "search"}, {"intervention_id": name})
+    assert read_observations(path, named).factors == ("search", name)
 
+
+def test_columns_taken_for_factors_are_noted(gate_csv: GateWriter, write: Writer) -> None:
+    names = [f"f{k}" for k in range(12)]
+    found = read_observations(gate_csv(factors=names))
+    assert found.notes[0] == f"12 columns are read as factors: {', '.join(names[:10])}, ..."
+    named = write_interventions(write, *({"intervention_id": factor} for factor in FACTORS))
+    assert read_observations(gate_csv(), named).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "message"),
+    [
+        ("checkpoint", ("step-1", "step-2"), "checkpoint is 'step-1' in some rows and 'step-2' in others"),
+        ("checkpoint", ("step-1", ""), "checkpoint is 'step-1' in some rows and '' in others"),
+        ("split", ("val", "train"), "split is 'val' in some rows and 'train' in others"),
+        ("split", ("Test", "test"), "split is 'Test'"),
+    ],
+)
+def test_I15_rows_of_several_checkpoints_or_of_test_are_refused(
+    gate_csv: GateWriter, column: str, cells: tuple[str, str], message: str
+) -> None:
     def change(rows: Rows) -> None:
-        for number in masked:
-            rows[number]["reward"] = ""
-        for number in bare:
-            rows[number]["bare_reward"] = ""
+        for number, row in enumerate(rows):
+            row[column] = cells[number % 2]
 
-    return change
-
-
-def test_I20_missing_episodes_stop_the_gate_with_both_arms_listed(gate_csv: GateWriter) -> None:
-    with pytest.raises(
-        MissingError,
-        match=r"3 of 100 pairs are incomplete; missing episodes masked: 2 \(tasks 0002, 0005\); bare: 1 \(tasks 0008\)",
-    ):
-        read_observations(gate_csv(change=lose([1, 4], [7])))
+    with pytest.raises(InputError, match=message):
+        read_observations(gate_csv(change=change))
+    one_split = read_observations(
+        gate_csv(change=lambda rows: (set_column("split", "val")(rows), put(0, "split", "VAL")(rows)))
+    )
+    assert len(one_split.task_ids) == 100
 
 
-def test_max_missing_admits_exhausted_pairs_with_worst_case_bounds(gate_csv: GateWriter) -> None:
-    path = gate_csv(change=lose([1, 4], [7]))
-    with pytest.raises(MissingError, match=r"3 of 100 pairs are incomplete.*max_missing = 0\.029"):
-        read_observations(path, max_missing=0.029)
-    found = read_observations(path, max_missing=0.03)
-    assert len(found.task_ids) == len(found.masks) == 97
-    assert not set(found.task_ids) & {"0002", "0005", "0008"}
-    assert found.missing is not None
-    assert (found.missing.masked, found.missing.bare) == (("0002", "0005"), ("0008",))
-    for filled in ("0", "1"):
-
-        def fill(rows: Rows, filled: str = filled) -> None:
-            for number, column in ((1, "reward"), (4, "reward"), (7, "bare_reward")):
-                rows[number][column] = filled
-
-        complete = list(fit_gate(read_observations(gate_csv(change=fill)), resamples=100).coefficients().values())
-        assert (found.missing.lowest <= np.array(complete, dtype=float) + 1e-12).all()
-        assert (found.missing.highest >= np.array(complete, dtype=float) - 1e-12).all()
+def test_a_comparison_is_of_one_checkpoint_and_of_any_split(write: Writer) -> None:
+    head = "task_id,split,checkpoint,bare_reward,equipped_reward\n"
+    assert len(read_comparison(write(f"{head}1,test,a,0,1\n2,val,a,0,1\n"))[0]) == 2
+    with pytest.raises(InputError, match="checkpoint is 'a' in some rows and 'b' in others"):
+        read_comparison(write(f"{head}1,test,a,0,1\n2,test,b,0,1\n"))
 
 
-def test_the_bounds_of_a_never_shown_factor_are_unknown(gate_csv: GateWriter) -> None:
+def test_words_and_decimals_for_0_and_1_are_read(gate_csv: GateWriter) -> None:
     def change(rows: Rows) -> None:
-        set_column("variant", "0")(rows)
-        lose([1], [7])(rows)
+        for row in rows:
+            row["sample"] = "0.0"
+            row["search"] = {"0": "False", "1": "TRUE"}[row["search"]]
+            row["bare_reward"] = {"0": "FALSE", "1": "True"}[row["bare_reward"]]
 
-    missing = read_observations(gate_csv(change=change), max_missing=0.1).missing
-    assert missing is not None
-    assert np.isnan(missing.lowest).tolist() == np.isnan(missing.highest).tolist() == [False, True, False, False]
-
-
-def test_one_arm_missing_more_is_refused_whatever_is_admitted(gate_csv: GateWriter) -> None:
-    """Six of six missing in one arm: p = 2 / 64. Five of five: p = 2 / 32, admitted."""
-    with pytest.raises(MissingError, match=r"one arm is missing more often \(exact p = 0.0312\)"):
-        read_observations(gate_csv(change=lose([], [1, 2, 3, 4, 5, 6])), max_missing=0.5)
-    assert read_observations(gate_csv(change=lose([], [1, 2, 3, 4, 5])), max_missing=0.5).missing is not None
+    assert read_observations(gate_csv(change=change)).to_frame().equals(read_observations(gate_csv()).to_frame())
 
 
-def test_missingness_that_follows_a_mask_is_refused(gate_csv: GateWriter) -> None:
-    shown = [number for number, row in enumerate(gate_rows(100, FACTORS)) if row["variant"] == "1"]
-    hidden = [number for number in range(100) if number not in shown]
-    with pytest.raises(MissingError, match=r"missing by whether variant is shown \(exact p = 0.0.*for 4 factors\)"):
-        read_observations(gate_csv(change=lose(shown[:12], hidden[:12])), max_missing=0.5)
+def test_a_success_that_is_neither_0_nor_1_is_refused(gate_csv: GateWriter) -> None:
+    for name in ("r_success", "success"):
+
+        def change(rows: Rows, name: str = name) -> None:
+            set_column(name, "1")(rows)
+            set_column(f"bare_{name}", "0")(rows)
+            rows[4][f"bare_{name}"] = "0.5"
+
+        with pytest.raises(InputError, match=f"bare_{name} is 0.5 at task 0005"):
+            read_observations(gate_csv(change=change))
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_max_missing_is_a_share(gate_csv: GateWriter, share: float) -> None:
-    with pytest.raises(ParameterError, match="max_missing is"):
-        read_observations(gate_csv(), max_missing=share)
-
-
-def test_missing_rewards_outside_0_to_1_cannot_be_bounded(gate_csv: GateWriter) -> None:
-    def change(rows: Rows) -> None:
-        lose([1], [7])(rows)
-        rows[20]["reward"] = "1.5"
-
-    with pytest.raises(MissingError, match=r"a reward lies outside \[0, 1\]"):
-        read_observations(gate_csv(change=change), max_missing=0.1)
+def test_other_kinds_of_arguments_are_refused(gate_csv: GateWriter) -> None:
+    path = gate_csv()
+    wrong: Any = read_observations(path).to_frame()
+    with pytest.raises(ParameterError, match="path is a DataFrame"):
+        read_observations(wrong)
+    with pytest.raises(ParameterError, match="path is a DataFrame"):
+        read_comparison(wrong)
+    with pytest.raises(ParameterError, match="interventions is a DataFrame"):
+        read_observations(path, wrong)
+    share: Any = "0.1"
+    with pytest.raises(ParameterError, match=r"max_missing is '0\.1'"):
+        read_observations(path, max_missing=share)
 
 
 def test_an_empty_mask_column_with_missing_rewards_is_refused(write: Writer) -> None:
@@ -371,13 +403,14 @@ def test_an_outcome_that_some_pairs_lack_is_noted_and_not_fitted(gate_csv: GateW
 
     found = read_observations(gate_csv(change=change))
     assert list(found.masked) == ["reward"]
-    assert found.notes == ("steps is not fitted: some complete pairs lack it",)
+    assert found.notes[1:] == ("steps is not fitted: some complete pairs lack it",)
     assert len(found.task_ids) == 100
 
 
 def test_a_file_says_that_it_is_simulated(gate_csv: GateWriter) -> None:
     assert read_observations(gate_csv(change=set_column("origin", "simulated with seed 0"))).simulated
     assert not read_observations(gate_csv(change=set_column("origin", "rollouts"))).simulated
+    assert read_observations(gate_csv(change=set_column("origin", "SIMULATED"))).simulated
     assert "100 simulated pairs" in str(read_observations(gate_csv(change=set_column("origin", "simulated"))))
 
 
@@ -396,8 +429,22 @@ def test_a_bad_comparison_file_is_refused(write: Writer, text: str, message: str
 
 
 def test_a_comparison_file_given_as_a_gate_says_so(shared: Path) -> None:
-    with pytest.raises(InputError, match="column 'bare_reward' has no partner 'reward'"):
+    with pytest.raises(InputError, match=r"column 'bare_reward' has no partner 'reward'.*use `shopskill compare`"):
         read_observations(shared / "data" / "published_test" / "base.csv")
+
+
+def test_a_gate_file_given_as_a_comparison_says_so(gate_csv: GateWriter) -> None:
+    with pytest.raises(InputError, match="use `shopskill gate`"):
+        read_comparison(gate_csv())
+
+
+@pytest.mark.parametrize("interventions", [True, False])
+def test_masks_that_a_spreadsheet_read_as_numbers_have_the_length_they_lack(write: Writer, interventions: bool) -> None:
+    rows = with_mask_column(gate_rows(100, FACTORS), FACTORS)
+    set_column("mask", "1.1E+03")(rows)
+    named = write_interventions(write, *({"intervention_id": name} for name in FACTORS)) if interventions else None
+    with pytest.raises(InputError, match=f"Allowed: {4 if interventions else 7} characters"):
+        read_observations(write(to_csv(rows)), named)
 
 
 def gate_of(path: Path) -> dict[str, float | None]:

@@ -141,6 +141,14 @@ def test_masks_without_full_rank_are_refused(tasks: NDArray[np.int64]) -> None:
         ols.fit(HAND_D, np.column_stack([HAND_X, HAND_X.sum(axis=1)]), NAMES, tasks)
 
 
+def test_a_factor_that_one_task_alone_shows_is_refused_where_errors_are_clustered() -> None:
+    """Its error by task would be 0 whatever the rewards, because its residuals sum to 0 within that task."""
+    X = np.array([[1, 0], [0, 1], [0, 1], [1, 0], [0, 0], [1, 0]])
+    with pytest.raises(DesignError, match="one task alone determines the effect of y"):
+        ols.fit(HAND_D, X, ["x", "y"], np.array([0, 1, 1, 2, 2, 3]))
+    assert ols.fit(HAND_D, X, ["x", "y"], np.array([0, 1, 2, 2, 1, 3])).bse[1] > 0
+
+
 def test_differences_that_are_all_zero_say_nothing_against_zero() -> None:
     fit = ols.fit(np.zeros(6), HAND_X, ["x", "y"], np.arange(6))
     assert fit.params.tolist() == fit.bse.tolist() == [0, 0]

@@ -4,11 +4,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from shopskill_lib import resampling
+from shopskill_lib.errors import ParameterError
 from shopskill_lib.resampling import (
     bca_interval,
     bootstrap_coefficients,
     bootstrap_means,
     percentile_interval,
+    refuse_draws,
     stability,
     task_weights,
 )
@@ -111,6 +113,30 @@ def test_bca_moves_to_the_long_tail_of_skewed_values() -> None:
 
 def test_bca_of_equal_values_is_that_value() -> None:
     assert bca_interval(np.full(5, 0.25), np.full(100, 0.25)) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("scale", [1e-120, 1e100])
+def test_bca_does_not_depend_on_the_unit(scale: float) -> None:
+    values = skewed()
+    means = bootstrap_means(values[:, None], 500, seed=0)[:, 0]
+    scaled = bca_interval(values * scale, means * scale)
+    assert [end / scale for end in scaled] == pytest.approx(bca_interval(values, means))
+
+
+@pytest.mark.parametrize(
+    ("resamples", "seed", "found"),
+    [
+        (99, 0, "resamples is 99"),
+        (100.0, 0, "resamples is 100.0"),
+        (True, 0, "resamples is True"),
+        (100, -1, "analysis_seed is -1"),
+        (100, "1", "analysis_seed is '1'"),
+    ],
+)
+def test_draws_that_give_no_bootstrap_are_refused(resamples: object, seed: object, found: str) -> None:
+    with pytest.raises(ParameterError, match=found):
+        refuse_draws(resamples, seed)
+    refuse_draws(np.int64(100), 0)
 
 
 def test_metrics_share_their_resamples() -> None:

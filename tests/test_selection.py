@@ -1,10 +1,13 @@
+import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shopskill_lib import ols
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.selection import Rule, resolve_budget, select
 from shopskill_lib.sources import Intervention
@@ -55,14 +58,9 @@ def slow_rule(
     survivors = []
     for slot in {item.slot for item in shown}:
         versions = sorted((item for item in shown if item.slot == slot), key=canonical)
-        winner = versions[0]
-        for version in versions[1:]:
-            if alpha[version.intervention_id] > alpha[winner.intervention_id]:
-                winner = version
-        for version in versions:  # a tie keeps old
-            best = alpha[winner.intervention_id]
-            if version.kind != "candidate" and abs(best - alpha[version.intervention_id]) <= 1e-12:
-                winner = version
+        best = max(alpha[version.intervention_id] for version in versions)
+        tied = [version for version in versions if alpha[version.intervention_id] >= best - 1e-12]
+        winner = next((version for version in tied if version.kind != "candidate"), tied[0])  # a tie keeps old
         survivors.append(winner)
         found |= {version.intervention_id: (None, "rewrite_loser") for version in versions if version is not winner}
 
@@ -70,7 +68,13 @@ def slow_rule(
         raw = alpha[item.intervention_id]
         return 0.0 if abs(raw) <= 1e-12 else raw
 
-    ranked = sorted(survivors, key=lambda item: (-value(item), canonical(item)))
+    falling = sorted(survivors, key=lambda item: -value(item))
+    ranked: list[Intervention] = []
+    group: list[Intervention] = []
+    for number, item in enumerate(falling):  # neighbours up to rounding are one tie, in canonical order
+        tie = number > 0 and value(falling[number - 1]) <= value(item) + 1e-12
+        group = [*group, item] if tie else [item]
+        ranked[number + 1 - len(group) :] = sorted(group, key=canonical)
     selected = []
     for rank, item in enumerate(ranked, 1):
         if value(item) > 0 and rank <= budget:
@@ -196,6 +200,24 @@ def test_the_first_of_equal_rewrites_wins() -> None:
     assert found["new-b"] == (None, "rewrite_loser")
 
 
+@pytest.mark.parametrize("rounding", [1e-15, -1e-15])
+def test_estimates_equal_up_to_rounding_are_a_tie(rounding: float) -> None:
+    rewrites = [current("old", 1), rewrite("new-a", "old", 1), rewrite("new-b", "old", 1)]
+    assert decide(rewrites, [0.1, 0.2, 0.2 + rounding], budget=1)[1] == ("new-a",)
+    assert decide([draft("a", 1), draft("b", 2)], [0.2, 0.2 + rounding], budget=1)[1] == ("a",)
+    found, selected = decide([draft("a", 1), draft("b", 2)], [0.0, 1.1e-12], budget=1)
+    assert (found["b"], selected) == ((1, "selected"), ("b",))
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.1, 1 / 3, 0.7]))
+def test_the_order_of_rows_never_changes_the_selected_set(seed: int, effect: float) -> None:
+    """A full factorial with equal effects and no noise: all estimates are equal but for rounding."""
+    rows = np.random.default_rng(seed).permutation(np.array(list(itertools.product([0, 1], repeat=4)) * 3))
+    items = [draft(name, order) for order, name in enumerate("abcd", 1)]
+    fit = ols.fit(effect * rows.sum(axis=1), rows, "abcd", np.arange(len(rows)))
+    assert select(fit.params, items, 2)[1] == ("a", "b")
+
+
 def test_a_never_shown_old_text_loses_to_nobody() -> None:
     found, selected = decide([current("old", 1), rewrite("new", "old", 1)], [NAN, 0.2], budget=1)
     assert found == {"old": (None, "never_shown"), "new": (1, "selected")}
@@ -222,6 +244,11 @@ def test_every_decision_says_why() -> None:
     assert reasons[1] == "positive estimate, but rank 2 is over the budget of 1"
     assert reasons[3] == "another version of c is estimated higher"
     assert "no row shows it" in reasons[4]
+
+
+def test_a_budget_of_numpy_is_a_number() -> None:
+    nine: Any = np.int64(9)
+    assert resolve_budget(nine, 12) == (9, ())
 
 
 @pytest.mark.parametrize("budget", [0, -1, 13, True, 2.0, "3"])

@@ -303,6 +303,67 @@ def test_it_needs_neither_ids_nor_hidden_fields_of_the_task(shops: dict[str, Emb
     assert run_episode(shop, task)[1] == run_episode(shop, other)[1]
 
 
+RESULTS = """Search results
+Searched for: tent
+Page 1 of 1, results 1-2 of 2
+
+Products:
+1. Alp tent
+   id: 111
+   price: 50.0 to 100.0
+2. Bel tent
+   id: 222
+   price: 40.0 to 80.0
+
+You can click:
+- back to search
+- 111
+- 222"""
+PRODUCT = """Product page
+- title: Alp tent
+- id: 111
+- price: 50.0 to 100.0
+- price of the selection: 100.0
+
+Options:
+- size: L
+  values: S / L
+All options are chosen.
+
+You can click:
+- back to search
+- < prev
+- buy now
+- size=S"""
+
+
+def share_leaving(hints: dict[str, str]) -> float:
+    """Share of 300 requests in which the shopper leaves a product whose variant is too dear."""
+    left = 0
+    for number in range(300):
+        opening = (
+            f"<request>\nI need the following: tent. Please choose size L. My budget is $90.\n</request>\n\n{number}"
+        )
+        messages = [
+            {"role": "system", "content": system_text("en", None, hints)},
+            {"role": "user", "content": opening},
+            {"role": "tool", "content": RESULTS},
+            {"role": "tool", "content": PRODUCT},
+        ]
+        tools = tools_of(False, ["back to search", "< prev", "buy now", "size=S"])
+        message = respond(question(messages=messages, tools=tools)).body["choices"][0]["message"]
+        left += "< prev" in json.dumps(message)
+    return left / 300
+
+
+def test_price_check_and_backtracking_work_together() -> None:
+    draft = read_draft("en")
+    price, way = {"final-amount": draft["final-amount"]}, {"way-out": draft["way-out"]}
+    bare, checks, leaves, both = map(share_leaving, ({}, price, way, price | way))
+    assert bare < 0.25 and both > 0.6
+    assert both - checks - leaves + bare > 0.15
+
+
 def test_slips_are_rare_and_episodes_go_on_after_them(shops: dict[str, EmbeddedShop]) -> None:
     texts = bad_clicks = calls = 0
     for task in shops["en"].catalogue.tasks.values():

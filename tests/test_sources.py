@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from conftest import FACTORS, GateWriter, Writer, gate_rows, to_csv, write_interventions
 
-from shopskill_lib.errors import InputError
+from shopskill_lib.errors import InputError, MissingError
 from shopskill_lib.observations import read_observations
-from shopskill_lib.sources import read_columns, read_interventions
+from shopskill_lib.sources import INCLUDED, read_columns, read_interventions
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,21 @@ def table_row(row: dict[str, str], mask: str, arms: str) -> dict[str, Any]:
         "object": {"mask": {factor: bit for factor, bit in zip(FACTORS, bits, strict=True) if bit}},
         "included": {"included_chunk_ids": [factor for factor, bit in zip(FACTORS, bits, strict=True) if bit]},
     }
+    masks |= {name: {name: masks["included"]["included_chunk_ids"]} for name in INCLUDED[1:]}
     rewards: dict[str, dict[str, Any]] = {
         "prefix": {"reward": masked, "bare_reward": bare, "delta_reward": masked - bare},
         "both prefixes": {"masked_reward": masked, "bare_reward": bare},
         "suffix": {"reward_masked": masked, "reward_bare": bare, "reward_delta": masked - bare},
         "nested": {"masked": {"reward": masked}, "bare": {"reward": bare}, "delta": {"reward": masked - bare}},
         "inside out": {"rewards": {"masked": masked, "bare": bare, "delta": masked - bare}},
+        "baseline": {"reward": masked, "baseline_reward": bare, "differences": {"reward": masked - bare}},
+        "diff": {"reward": masked, "bare_baseline": {"reward": bare}, "diff": {"reward": masked - bare}},
     }
     return {"task_id": row["task_id"], "sample_id": 0} | masks[mask] | rewards[arms]
 
 
-@pytest.mark.parametrize("mask", ["bits", "string", "object", "included"])
-@pytest.mark.parametrize("arms", ["prefix", "both prefixes", "suffix", "nested", "inside out"])
+@pytest.mark.parametrize("mask", ["bits", "string", "object", "included", *INCLUDED[1:]])
+@pytest.mark.parametrize("arms", ["prefix", "both prefixes", "suffix", "nested", "inside out", "baseline", "diff"])
 def test_contributions_json_is_the_same_gate_in_every_form(
     write: Writer, gate_csv: GateWriter, mask: str, arms: str
 ) -> None:
@@ -138,7 +141,15 @@ def test_contributions_json_is_the_same_gate_in_every_form(
         ({"mask": {"other": 1}}, r"observations_table row 1: the mask is \"\{'other': 1\}\""),
         ({"mask": [0, 1, 2, 0]}, r"row 1: the mask is '\[0, 1, 2, 0\]'"),
         ({"bare": {"reward": 1.0}}, "row 1: bare_reward stands twice in the row"),
+        ({"mask": []}, r"row 1: the mask is '\[\]'"),
         ({"task_id": ""}, "row 1 has no task_id"),
+        ({"task_id": None}, "row 1: task_id is None"),
+        ({"task_id": ["1"]}, r"row 1: task_id is \['1'\]"),
+        ({"task_id": True}, "row 1: task_id is True"),
+        ({"r_type": "1"}, "row 1: r_type is '1'"),
+        ({"masked": {"r_type": [1]}}, r"row 1: masked.r_type is '\[1\]'"),
+        ({"reward": 10**400}, "reward is '1000.* at task 0001"),
+        ({"split": "test"}, "split is 'test' in some rows and '' in others"),
         ({"reward": float("nan")}, "reward is 'nan' at task 0001"),
     ],
 )
@@ -147,6 +158,59 @@ def test_a_bad_contributions_row_is_refused(write: Writer, change: dict[str, Any
     table[0] |= change
     with pytest.raises(InputError, match=message):
         read_observations(write(contributions(table), "contributions.json"))
+
+
+def test_outcomes_stand_in_the_order_of_the_document_reward_first(write: Writer) -> None:
+    rows = gate_rows(100, FACTORS)
+    arms = [{arm: {"r_type": 1, "r_att": 0.5, "reward": 0.5, "r_price": 1} for arm in ("masked", "bare")}] * 100
+    table = [{"task_id": row["task_id"], "mask": table_row(row, "bits", "prefix")["mask"]} | arms[0] for row in rows]
+    found = read_observations(write(contributions(table), "contributions.json"))
+    assert list(found.masked) == ["reward", "r_type", "r_att", "r_price"]
+
+
+@pytest.mark.parametrize("mask", ["bits", "string"])
+def test_masks_by_place_beside_contributions_sorted_by_rank_are_refused(write: Writer, mask: str) -> None:
+    """The published order: each factor's rank tells where its row stands, its draft_order where its bit stands."""
+    by_rank = [{"chunk_id": factor, "draft_order": order} for factor, order in zip(FACTORS, (2, 1, 3, 4), strict=True)]
+    table = [table_row(row, mask, "prefix") for row in gate_rows(100, FACTORS)]
+    with pytest.raises(InputError, match=r"masks are bits by place, but variant \(order 1\) stands after search"):
+        read_observations(write(contributions(table, contributions=by_rank), "contributions.json"))
+    for named in ("object", "included"):
+        table = [table_row(row, named, "prefix") for row in gate_rows(100, FACTORS)]
+        found = read_observations(write(contributions(table, contributions=by_rank), "contributions.json"))
+        assert len(found.task_ids) == 100
+
+
+def test_M20_pairs_that_a_document_left_out_are_missing(write: Writer) -> None:
+    table = [table_row(row, "bits", "prefix") for row in gate_rows(100, FACTORS)]
+    for more in ({"dropped_episode_ids": ["e-7", "e-9"]}, {"requested_observations": 102}):
+        path = write(contributions(table, observations=100, **more), "contributions.json")
+        for share in (0.0, 0.019):
+            with pytest.raises(MissingError, match="2 pairs were left out of the file"):
+                read_observations(path, max_missing=share)
+        found = read_observations(path, max_missing=0.02)
+        assert "they carry no mask, so whether they are missing at random could not be tested" in found.notes[0]
+        assert ("e-7, e-9" in found.notes[0]) is ("dropped_episode_ids" in more)
+    table[3]["reward"] = None
+    path = write(contributions(table, dropped_episode_ids=["e-7"]), "contributions.json")
+    with pytest.raises(MissingError, match=r"1 pairs were left out of the file \(e-7\) and 1 in it are incomplete"):
+        read_observations(path, max_missing=0.015)
+    assert read_observations(path, max_missing=0.02).missing is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"observations": 99}, "observations is 99, and observations_table has 100 rows"),
+        ({"observations": "100"}, "observations is '100'"),
+        ({"dropped_episode_ids": "e-7"}, "dropped_episode_ids is 'e-7'"),
+        ({"active_skill_budget": "3"}, "active_skill_budget is '3'"),
+    ],
+)
+def test_counts_that_contradict_the_table_are_refused(write: Writer, more: dict[str, Any], message: str) -> None:
+    table = [table_row(row, "bits", "prefix") for row in gate_rows(100, FACTORS)]
+    with pytest.raises(InputError, match=message):
+        read_observations(write(contributions(table, **more), "contributions.json"))
 
 
 def test_columns_of_a_file_are_text(write: Writer) -> None:

@@ -46,9 +46,9 @@ ARM = "truth"
 PRECISION = 5
 """The gate's own standard error is at least this many times the error of a true coefficient."""
 
-DRAWS = 64
+DRAWS = 32
 """Draws a task at least, and `ALONE_DRAWS` for single chunks; more where the precision asks for it."""
-ALONE_DRAWS = 8
+ALONE_DRAWS = 4
 MOST_DRAWS = 1024
 
 PROBED = 10

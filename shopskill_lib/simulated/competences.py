@@ -39,13 +39,13 @@ class Cue(NamedTuple):
     """Names of ideas that the sentence must all express; the first is the one that a negation turns round."""
 
 
-UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.34, backtrack=0.58, stop=0.975)
+UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.2, backtrack=0.45, stop=0.98)
 """Without a skill."""
 
-_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.95, backtrack=0.9, stop=0.99)
+_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.97, backtrack=0.92, stop=0.99)
 """With clear advice for it."""
 
-_LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.35, stop=0.93)
+_LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.25, stop=0.93)
 """With clear advice against it."""
 
 _ONE_SENTENCE = 0.85
@@ -132,7 +132,7 @@ _NEGATED = {name: re.compile(f"{_NEGATION}(?:{pattern})") for name, pattern in _
 _SENTENCE = re.compile(r"[.!?](?=\s|$)|[。！？；;\n]+")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def learn(skill: str) -> Competences:
     """Return the competences of a shopper who has read a skill text.
 
@@ -147,7 +147,7 @@ def learn(skill: str) -> Competences:
     return Competences(*(_level(name, *found[name]) * attention for name in Competences._fields))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _advice(sentence: str) -> frozenset[tuple[str, int]]:
     """Return the competences that a sentence speaks of, with 1 for and -1 against."""
     ideas = {name for name, pattern in _PATTERNS.items() if pattern.search(sentence)}

@@ -29,7 +29,7 @@ GLANCE = 3
 """Results that a shopper reads who does not read the whole page."""
 
 LOOKS = 2
-"""Products opened a query because the last one did not fit, at most; and twice that because of a price."""
+"""Products opened a query because the last one did not fit, at most; and three times that because of a price."""
 
 LATE = 22
 """Turns after which a shopper who stops in time takes what there is."""
@@ -121,6 +121,14 @@ class View:
         return 3 if excess < (1 - self.skill.stop) / 2 else 99
 
     @cached_property
+    def too_dear(self) -> float:
+        """Lowest listed price of a product whose wanted variant was found to be beyond the limit."""
+        if not self.does("price"):
+            return math.inf
+        over = [page.items[0].low for page in self.pages if page.is_product and _over(self, page)]
+        return min((0.98 * low for low in over if low is not None), default=math.inf)
+
+    @cached_property
     def wishes(self) -> tuple[Phrase, ...]:
         """What the persona wishes, if the shopper goes by it."""
         return self.persona if self.does("persona") else ()
@@ -161,7 +169,7 @@ def _fit(view: View, item: Item) -> float:
     partly = sum(len(phrase.words & item.words) / len(phrase.words) for phrase in phrases)
     wished = sum(wish.words <= item.words for wish in view.wishes)
     limit = view.request.limit
-    dear = limit is not None and item.low is not None and item.low > limit
+    dear = limit is not None and item.low is not None and item.low > min(limit, view.too_dear)
     return met + 0.5 * partly + wished - 1.5 * dear
 
 
@@ -183,7 +191,7 @@ def _looks_left(view: View) -> bool:
     """Tell whether a further product may be opened: more of them when the last was left for its price."""
     last = next((page for page in reversed(view.pages) if page.is_product), None)
     too_dear = last is not None and _over(view, last)
-    return len(view.opened) < LOOKS * (2 if too_dear else view.searches)
+    return len(view.opened) < LOOKS * (3 if too_dear else view.searches)
 
 
 def _known_fit(view: View, item: Item) -> float:

@@ -92,7 +92,7 @@ class Page(NamedTuple):
 OTHER_PAGE = Page((), False)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def read_request(message: str) -> Request:
     """Return what the first user message asks for: the text between its request tags, else all of it."""
     start, end = message.find("<request>"), message.rfind("</request>")
@@ -109,7 +109,7 @@ def read_request(message: str) -> Request:
     return Request(tuple(phrases), price_upper((text,), language))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def read_system(message: str) -> tuple[str, tuple[Phrase, ...]]:
     """Return the hints of a system message without their tags, and what the persona tells, by name.
 
@@ -143,7 +143,7 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
     return found + nested
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def read_page(text: str) -> Page:
     """Return what a page shows; ``OTHER_PAGE`` for a text that shows no products."""
     if _PRODUCT_PAGE.match(text):

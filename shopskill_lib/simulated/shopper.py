@@ -14,7 +14,7 @@ from shopskill_lib.simulated.competences import learn
 from shopskill_lib.simulated.decisions import NOISE, Call, Draws, View, decide
 from shopskill_lib.simulated.reading import OTHER_PAGE, read_page, read_request, read_system
 
-SHOPPER_VERSION = "simulated-shopper-v1"
+SHOPPER_VERSION = "simulated-shopper-v2"
 MODEL = "simulated-shopper"
 
 CONTEXT = 131_072
