@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shopskill_lib.errors import DesignError, InputError, ParameterError, ShopskillError
-from shopskill_lib.gates import fit_gate, read_comparison, read_observations
+from shopskill_lib.gates import compare_paired, fit_gate, read_comparison, read_observations
 from shopskill_lib.observations import Observations
 from shopskill_lib.text import task_key
 
@@ -496,3 +496,14 @@ def test_I21_rows_with_an_all_zero_mask_count(write: Writer) -> None:
     X = whole.masks.astype(float)
     assert squares[0] - squares[1] == pytest.approx(np.linalg.inv(X.T @ X)[0, 0] * lost)
     assert lost > 0
+
+
+def test_remarks_of_the_origin_go_with_every_claim(tmp_path: Path) -> None:
+    origin = "measured; splits may share product (allow_overlap, M2)"
+    path = tmp_path / "pairs.csv"
+    rows = [f"{k},{k % 2},{k % 3 % 2},{k % 5 % 2},1,{origin}" for k in range(20)]
+    path.write_text("\n".join(["task_id,a,b,reward,bare_reward,origin", *rows]) + "\n", encoding="utf-8")
+    assert "splits may share product (allow_overlap, M2)" in read_observations(path).notes
+    rows = [f"{k},{k % 2},1,{origin}" for k in range(20)]
+    path.write_text("\n".join(["task_id,equipped_reward,bare_reward,origin", *rows]) + "\n", encoding="utf-8")
+    assert "splits may share product (allow_overlap, M2)" in compare_paired(*read_comparison(path)).notes
