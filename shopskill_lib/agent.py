@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
-from shopskill_lib.models import ChatModel
+from shopskill_lib.models import Model
 from shopskill_lib.records import (
     Hint,
     Language,
@@ -126,7 +126,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 class Agent:
     """A model in a shop: all that an episode needs besides its task, hints and seed."""
 
-    model: ChatModel
+    model: Model
     shop: Shop
     prompts: Prompts
     max_steps: int = MAX_STEPS

@@ -10,7 +10,7 @@ from shopskill_lib import gates, status
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
-from shopskill_lib.lab import planted
+from shopskill_lib.lab import planted, truth
 
 
 def main() -> int:
@@ -52,6 +52,12 @@ def _parser() -> Parser:
     state = commands.add_parser("status", help="how far a run is: episodes by arm, never an effect")
     state.add_argument("run", type=Path, metavar="RUN", help="run folder")
     state.set_defaults(command=lambda options: status.report(options.run))
+
+    true = commands.add_parser("truth", help="true effects of a run's chunks on the simulated shopper, by brute force")
+    true.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
+    true.add_argument("--draws", type=int, default=truth.DRAWS, help="draws a task at least")
+    true.add_argument("--processes", type=int, default=2, help="processes at once")
+    true.set_defaults(command=_truth)
 
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
@@ -97,6 +103,12 @@ def _simulate(options: argparse.Namespace) -> str:
     """Write simulated observations."""
     planted.simulate(options.seed, options.tasks, options.out)
     return f"simulated observations of {options.tasks} tasks a split, seed {options.seed}: {options.out}"
+
+
+def _truth(options: argparse.Namespace) -> str:
+    """Compute the truth of a run, or find it there."""
+    found = truth.measure(truth.open_run(options.run), draws=options.draws, processes=options.processes)
+    return f"{found}\ntruth: {options.run / truth.TABLE}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 import openai
@@ -135,6 +135,37 @@ class CallCost:
     usage: Usage | None
     tries: int
     seconds: float
+
+
+class Model(Protocol):
+    """A model as an agent and its rollouts need it: behind an endpoint, or without any wire."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The model as the parameters name it."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """All time and waiting."""
+        ...
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What a result depends on."""
+        ...
+
+    def metered(self, meter: Callable[[CallCost], None]) -> "Model":
+        """Return the same model with another meter."""
+        ...
+
+    def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
+        """Ask once (see `ChatModel.reply`)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever it holds."""
+        ...
 
 
 class _Failed(Exception):  # noqa: N818 - not an error yet: it may be tried again

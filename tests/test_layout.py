@@ -56,6 +56,8 @@ ORDER = [
     "settings",
     "protocol",
     "status",
+    "lab.direct",
+    "lab.truth",
     "lab.planted",
     "tables",
     "plots",
