@@ -499,7 +499,7 @@ def test_I21_rows_with_an_all_zero_mask_count(write: Writer) -> None:
 
 
 def test_remarks_of_the_origin_go_with_every_claim(tmp_path: Path) -> None:
-    origin = "measured; splits may share product (allow_overlap, M2)"
+    origin = '"measured; splits may share product (allow_overlap, M2)"'
     path = tmp_path / "pairs.csv"
     rows = [f"{k},{k % 2},{k % 3 % 2},{k % 5 % 2},1,{origin}" for k in range(20)]
     path.write_text("\n".join(["task_id,a,b,reward,bare_reward,origin", *rows]) + "\n", encoding="utf-8")
