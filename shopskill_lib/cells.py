@@ -124,6 +124,7 @@ def paired_names(columns: Columns, prefix: str, other: str, path: Path, factors:
         name
         for name in columns.cells
         if (name.startswith(prefix) if prefix else OUTCOME.fullmatch(name) and name not in factors)
+        and not name.startswith(other)
         and name.removeprefix(prefix) not in names
     ]
     unpaired = [(name, prefix + name.removeprefix(other)) for name in alone]

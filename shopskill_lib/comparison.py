@@ -149,7 +149,7 @@ def compare_paired(
         success_p_value=p_value,
         n_pairs=len(left),
         n_tasks=n_tasks,
-        notes=_notes(rows, len(left), n_tasks, success),
+        notes=(*bare.attrs.get("notes", ()), *_notes(rows, len(left), n_tasks, success)),
     )
 
 

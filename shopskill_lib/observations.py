@@ -136,7 +136,7 @@ def read_observations(
     masked, bare = (_arm(columns, prefix, outcomes, task_ids, path) for prefix in ("", "bare_"))
     gone = cells.missing_episodes(masked, task_ids, path), cells.missing_episodes(bare, task_ids, path, "bare_")
     keep = ~(gone[0] | gone[1])
-    notes = [*_reading_notes(columns, named, factors)]
+    notes = [*_remarks(columns), *_reading_notes(columns, named, factors)]
     notes += _refuse_left_out(columns, int((~keep).sum()), max_missing, path)
     _refuse_missing(gone, masks, factors, task_ids, max_missing, path)
     notes += _refuse_design(masks[keep], factors, path)
@@ -181,6 +181,7 @@ def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         arm = _arm(columns, prefix, metrics, task_ids, path)
         frame = pd.DataFrame({"task_id": task_ids, "sample": samples, **arm})
         frame.attrs = {"name": columns.name, "sha256": columns.sha256, "simulated": _simulated(columns)}
+        frame.attrs["notes"] = _remarks(columns)
         frames.append(frame)
     return frames[0], frames[1]
 
@@ -207,6 +208,12 @@ def _arm(
 def _simulated(columns: Columns) -> bool:
     """Tell whether the file says that its rewards are simulated."""
     return any("simulated" in cell.casefold() for cell in columns.cells.get("origin", ()))
+
+
+def _remarks(columns: Columns) -> tuple[str, ...]:
+    """Return what stands after a semicolon in the origins of a file: what every claim on it must carry (M2)."""
+    origins = dict.fromkeys(columns.cells.get("origin", ()))
+    return tuple(dict.fromkeys(part.strip() for origin in origins for part in origin.split(";")[1:] if part.strip()))
 
 
 def _path(value: object, name: str) -> Path:

@@ -298,6 +298,8 @@ def _who(bench: Bench, task_id: str, sample: int, split: Split) -> list[object]:
     """Return the descriptive cells of a row."""
     identity = bench.agent.model.identity
     origin = f"{'simulated ' if identity.simulated else ''}{identity.model}"
+    if bench.settings.allow_overlap:
+        origin += f"; splits may share {bench.settings.allow_overlap} (allow_overlap, M2)"
     return [task_id, sample, split, identity.checkpoint, origin]
 
 

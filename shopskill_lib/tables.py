@@ -12,20 +12,19 @@ BOUNDS = ("worst_low", "worst_high")
 
 
 def asked(gate: Gate) -> pd.DataFrame:
-    """What was asked, and at what cost: one row a fact."""
+    """What was asked, and at what cost: one row a fact, costs as means an episode where the file has them."""
     seen = gate.observations
-    episodes = 2 * len(seen.task_ids)
     facts: dict[str, str] = {
-        "data": f"{seen.name} ({'simulated' if seen.simulated else 'measured elsewhere'})",
+        "data": f"{seen.name} ({'simulated' if seen.simulated else 'not simulated, as far as the file says'})",
         "SHA-256 of the file": seen.sha256[:16],
-        "tasks": str(int(seen.tasks.max()) + 1),
-        "pairs": str(len(seen.task_ids)),
-        "episodes": f"{episodes} (a masked and a bare one a pair)",
+        "tasks, pairs": f"{int(seen.tasks.max()) + 1}, {len(seen.task_ids)}",
         "factors, slots": f"{len(seen.interventions)}, {len(seen.slots)}",
         "budget K": str(gate.budget),
-        "bare reward": f"{gate.outcomes[PRIMARY].bare_mean:.{DIGITS}f}",
-        "masked reward": f"{gate.outcomes[PRIMARY].masked_mean:.{DIGITS}f}",
     }
+    for name in (PRIMARY, "steps", "prompt_tokens", "completion_tokens"):
+        if name in gate.outcomes:
+            outcome, digits = gate.outcomes[name], DIGITS if name == PRIMARY else 1
+            facts[f"{name}, bare and masked"] = f"{outcome.bare_mean:,.{digits}f} and {outcome.masked_mean:,.{digits}f}"
     return pd.DataFrame(facts.items(), columns=["fact", "value"]).set_index("fact")
 
 

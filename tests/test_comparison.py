@@ -218,3 +218,10 @@ def test_metrics_with_chinese_names_and_simulated_origin(write: Callable[..., Pa
     assert found.to_frame().set_index("metric").loc["步数", "delta"] == 3
     assert found.simulated
     assert found.verdict().startswith("simulated: ")
+
+
+def test_a_comparison_is_of_one_checkpoint_and_of_any_split(write: Callable[..., Path]) -> None:
+    head = "task_id,split,checkpoint,bare_reward,equipped_reward\n"
+    assert len(read_comparison(write(f"{head}1,test,a,0,1\n2,val,a,0,1\n"))[0]) == 2
+    with pytest.raises(InputError, match="checkpoint is 'a' in some rows and 'b' in others"):
+        read_comparison(write(f"{head}1,test,a,0,1\n2,test,b,0,1\n"))

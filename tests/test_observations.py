@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shopskill_lib.errors import DesignError, InputError, ParameterError, ShopskillError
-from shopskill_lib.gates import fit_gate, read_comparison, read_observations
+from shopskill_lib.gates import compare_paired, fit_gate, read_comparison, read_observations
 from shopskill_lib.observations import Observations
 from shopskill_lib.text import task_key
 
@@ -312,6 +312,14 @@ def test_an_outcome_without_its_bare_partner_is_never_a_factor(gate_csv: GateWri
     assert read_observations(path, named).factors == ("search", name)
 
 
+def test_costs_in_pairs_are_outcomes(gate_csv: GateWriter) -> None:
+    costs = ("prompt_tokens", "error_rate")
+    found = read_observations(
+        gate_csv(change=lambda rows: [set_column(arm + name, "3")(rows) for name in costs for arm in ("", "bare_")])
+    )
+    assert (tuple(found.masked), found.factors) == (("reward", *costs), FACTORS)
+
+
 def test_columns_taken_for_factors_are_noted(gate_csv: GateWriter, write: Writer) -> None:
     names = [f"f{k}" for k in range(12)]
     found = read_observations(gate_csv(factors=names))
@@ -342,13 +350,6 @@ def test_I15_rows_of_several_checkpoints_or_of_test_are_refused(
         gate_csv(change=lambda rows: (set_column("split", "val")(rows), put(0, "split", "VAL")(rows)))
     )
     assert len(one_split.task_ids) == 100
-
-
-def test_a_comparison_is_of_one_checkpoint_and_of_any_split(write: Writer) -> None:
-    head = "task_id,split,checkpoint,bare_reward,equipped_reward\n"
-    assert len(read_comparison(write(f"{head}1,test,a,0,1\n2,val,a,0,1\n"))[0]) == 2
-    with pytest.raises(InputError, match="checkpoint is 'a' in some rows and 'b' in others"):
-        read_comparison(write(f"{head}1,test,a,0,1\n2,test,b,0,1\n"))
 
 
 def test_words_and_decimals_for_0_and_1_are_read(gate_csv: GateWriter) -> None:
@@ -495,3 +496,14 @@ def test_I21_rows_with_an_all_zero_mask_count(write: Writer) -> None:
     X = whole.masks.astype(float)
     assert squares[0] - squares[1] == pytest.approx(np.linalg.inv(X.T @ X)[0, 0] * lost)
     assert lost > 0
+
+
+def test_remarks_of_the_origin_go_with_every_claim(tmp_path: Path) -> None:
+    origin = '"measured; splits may share product (allow_overlap, M2)"'
+    path = tmp_path / "pairs.csv"
+    rows = [f"{k},{k % 2},{k % 3 % 2},{k % 5 % 2},1,{origin}" for k in range(20)]
+    path.write_text("\n".join(["task_id,a,b,reward,bare_reward,origin", *rows]) + "\n", encoding="utf-8")
+    assert "splits may share product (allow_overlap, M2)" in read_observations(path).notes
+    rows = [f"{k},{k % 2},1,{origin}" for k in range(20)]
+    path.write_text("\n".join(["task_id,equipped_reward,bare_reward,origin", *rows]) + "\n", encoding="utf-8")
+    assert "splits may share product (allow_overlap, M2)" in compare_paired(*read_comparison(path)).notes
