@@ -1,5 +1,6 @@
 import ast
 import inspect
+import pickle
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,11 @@ def test_a_message_says_what_where_allowed_and_what_to_do(name: str) -> None:
         "16 bits",
         "mend it",
     )
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_an_error_passes_between_processes(name: str) -> None:
+    error = getattr(errors, name)("found", where="here", allowed="this", todo="that")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), again.todo) == (str(error), "that")
