@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from shopskill_lib import gates, protocol
+from shopskill_lib import folders, gates, protocol
 from shopskill_lib.lab import truth
 from shopskill_lib.records import Language
 from shopskill_lib.settings import Settings
@@ -48,7 +48,7 @@ def run_gate(language: Language, folder: Path, seed: int) -> Found:
     """Run Gate A with new masks and episodes."""
     shop = open_shop(language, folder)
     settings = Settings.of({"language": language, "mask_seed": seed, "rollout_seed": seed, "policy_concurrency": 1})
-    bench = replace(shop, settings=settings, folder=folder / f"gate_{seed}")
+    bench = replace(shop, settings=settings, folder=folders.folder(str(folder / f"gate_{seed}")))
     pairs = gates.read_observations(protocol.gate_a(bench), bench.folder / "interventions.json")
     gate = gates.fit_gate(pairs, resamples=RESAMPLES)
     sd = float(pairs.delta("reward").std(ddof=1))

@@ -15,6 +15,9 @@
 A bad set-up is an exception of this tree; a bad rollout is data and never raises.
 """
 
+from functools import partial
+from typing import Any
+
 
 class ShopskillError(Exception):
     """Base of all errors that a user can mend.
@@ -29,6 +32,10 @@ class ShopskillError(Exception):
     def __init__(self, found: str, *, where: str, allowed: str, todo: str) -> None:
         self.found, self.where, self.allowed, self.todo = found, where, allowed, todo
         super().__init__(f"{where}: {found}. Allowed: {allowed}. What to do: {todo}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let an error pass from a worker process to the one that reports it."""
+        return partial(type(self), where=self.where, allowed=self.allowed, todo=self.todo), (self.found,)
 
 
 class InputError(ShopskillError):
