@@ -76,7 +76,7 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
 def components(gate: Gate) -> Figure:
     """Draw the same factors on every other outcome as small panels with one common scale."""
     order = _sorted(gate)
-    names = [name for name in gate.outcomes if name != PRIMARY and _alike(gate, name)]
+    names = [name for name in gate.outcomes if name != PRIMARY and _is_score(name)]
     with _style():
         figure, panels = plt.subplots(
             1,
@@ -102,17 +102,17 @@ def components(gate: Gate) -> Figure:
 def differences(comparison: Comparison) -> Figure:
     """Draw equipped minus bare: scores on their own scale, costs as a share of the bare mean."""
     frame = comparison.metrics.dropna(subset=["delta"])
-    is_score = frame["metric"].isin([PRIMARY, "success"]) | frame["metric"].str.startswith("r_")
+    is_score = frame["metric"].map(_is_score)
     costs = frame[~is_score & (frame["bare"] > 0)]
     score = frame[is_score]
-    parts = [(score, np.ones(len(score)), "equipped minus bare (score)")]
+    parts = [(score, np.ones(len(score)), "equipped minus bare, score")]
     if len(costs):
-        parts.append((costs, costs["bare"].to_numpy() / 100, "equipped minus bare (% of bare)"))
+        parts.append((costs, costs["bare"].to_numpy() / 100, "equipped minus bare, % of bare"))
     with _style():
         figure, panels = plt.subplots(
             1,
             len(parts),
-            figsize=(5.6 + 3.6 * (len(parts) - 1), 1.5 + 0.36 * max(len(part) for part, _, _ in parts)),
+            figsize=(5.6 + 4.4 * (len(parts) - 1), 1.5 + 0.36 * max(len(part) for part, _, _ in parts)),
             squeeze=False,
             layout="constrained",
         )
@@ -122,7 +122,7 @@ def differences(comparison: Comparison) -> Figure:
             axes.plot(middle, range(len(part)), "o", color="black", ms=6)
             axes.set_yticks(range(len(part)), [_plain(name) for name in part["metric"]])
             axes.invert_yaxis()
-            axes.set_xlabel(f"{words}; bars: 95 % bootstrap", fontsize="medium")
+            axes.set_xlabel(f"{words}; 95 % bootstrap", fontsize="medium")
         label_of = "simulated: " if comparison.simulated else ""
         figure.suptitle(f"{label_of}Equipped against bare, {comparison.n_tasks} tasks")
     return figure
@@ -175,10 +175,9 @@ def _sorted(gate: Gate) -> pd.DataFrame:
     return frame.dropna(subset=["coefficient"]).sort_values("coefficient", kind="stable")
 
 
-def _alike(gate: Gate, name: str) -> bool:
-    """Tell whether an outcome lives on the reward's scale, so that panels may share their axis."""
-    arms = gate.observations.masked[name], gate.observations.bare[name]
-    return all(((values >= 0) & (values <= 1)).all() for values in arms)
+def _is_score(name: str) -> bool:
+    """Tell whether an outcome is a score in [0, 1] rather than a cost."""
+    return name in (PRIMARY, "success") or name.startswith("r_")
 
 
 def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:

@@ -116,7 +116,7 @@ def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
             allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
             todo="write one: which tasks validate and which test is yours to say (M2)",
         )
-    return EmbeddedShop(catalogue, folder.parent / ".search-index", action_limit=settings.max_steps)
+    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
 
 
 def gate_a(bench: Bench) -> Path:

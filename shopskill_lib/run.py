@@ -92,7 +92,11 @@ def _seed_row(place: Path) -> dict[str, object]:
     gate, test = (_record(place / name) for name in ("gate_a.json", "gate_b.json"))
     row: dict[str, object] = {}
     if gate:
-        row |= {"selected": len(gate["selected"]), "joint p": round(gate["joint_test"]["p_value"], 4)}
+        row |= {
+            "simulated": gate["simulated"],
+            "selected": len(gate["selected"]),
+            "joint p": round(gate["joint_test"]["p_value"], 4),
+        }
     if test:
         reward = test["metrics"]["reward"]
         row |= {f"test {name}": round(reward[name], 4) for name in ("delta", "ci_low", "ci_high")}

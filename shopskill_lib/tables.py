@@ -67,36 +67,39 @@ def selection(gate: Gate) -> pd.DataFrame:
     frame.index = pd.RangeIndex(1, len(frame) + 1, name="#")
     frame["rank"] = frame["rank"].astype(object).fillna("")  # empty in print and on disk
     columns = [name for name in (*DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
-    return frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
+    table = frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
+    return _labelled(table, gate.observations.simulated)
 
 
 def contributions(gate: Gate) -> pd.DataFrame:
     """One row an outcome and factor: coefficient, errors, p-value, interval."""
     fits = {name: outcome.fit.to_frame() for name, outcome in gate.outcomes.items()}
-    return pd.concat(fits, names=["outcome"]).reset_index("outcome").reset_index(drop=True)
+    table = pd.concat(fits, names=["outcome"]).reset_index("outcome").reset_index(drop=True)
+    return table.assign(simulated=gate.observations.simulated)
 
 
 def rewrites(gate: Gate) -> pd.DataFrame:
     """One row a rewrite: its gain over the text in force (M21)."""
-    return gate.rewrites().set_index("slot").round(DIGITS)
+    return _labelled(gate.rewrites().set_index("slot").round(DIGITS), gate.observations.simulated)
 
 
 def outcomes(gate: Gate) -> pd.DataFrame:
     """One row an outcome: means of both arms and the paired difference."""
     rows = [(name, fit.masked_mean, fit.bare_mean, fit.delta_mean) for name, fit in gate.outcomes.items()]
-    return pd.DataFrame(rows, columns=["outcome", "masked", "bare", "difference"]).set_index("outcome").round(DIGITS)
+    table = pd.DataFrame(rows, columns=["outcome", "masked", "bare", "difference"]).set_index("outcome")
+    return _labelled(table.round(DIGITS), gate.observations.simulated)
 
 
 def metrics(comparison: Comparison) -> pd.DataFrame:
     """One row a metric: both arms, difference, percentile and BCa intervals, tasks used."""
-    return comparison.to_frame().set_index("metric").round(DIGITS)
+    return _labelled(comparison.to_frame().set_index("metric").round(DIGITS), comparison.simulated)
 
 
 def flips(comparison: Comparison, most: int = 5) -> pd.DataFrame:
     """Return the tasks that changed most, best and worst."""
     changed = comparison.flips[comparison.flips["delta"] != 0]
     ends = pd.concat([changed.head(most), changed.tail(most)]).drop_duplicates()
-    return ends.set_index("task_id").round(DIGITS)
+    return _labelled(ends.set_index("task_id").round(DIGITS), comparison.simulated)
 
 
 def success(comparison: Comparison) -> pd.DataFrame:
@@ -111,5 +114,10 @@ def success(comparison: Comparison) -> pd.DataFrame:
     kept = comparison.flips[comparison.flips[[bare, equipped]].isin([0, 1]).all(axis=1)]
     table = pd.crosstab(kept[bare].map(words), kept[equipped].map(words))
     return table.reindex(index=list(words.values()), columns=list(words.values()), fill_value=0).rename_axis(
-        index="bare", columns="equipped"
+        index="bare", columns="equipped, simulated" if comparison.simulated else "equipped"
     )
+
+
+def _labelled(table: pd.DataFrame, simulated: bool) -> pd.DataFrame:
+    """Write `simulated` over a table that rests on a simulated model."""
+    return table.rename_axis(columns="simulated") if simulated else table
