@@ -82,6 +82,7 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         InputError: catalogue, splits or draft cannot be used; splits overlap (M2).
         ParameterError: a parameter that fits nothing.
     """
+    _refuse_unused(settings)
     shop = _open_shop(settings, folder)
     endpoint = Endpoint(
         url=settings.policy_url,
@@ -99,6 +100,27 @@ def set_up(settings: Settings, folder: Path) -> Bench:
     prompts = load_prompts(settings.language, settings.prompts_dir)
     draft = Path(settings.draft) if settings.draft else DRAFTS / f"skill_{settings.language}.md"
     return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), shop.catalogue, read_skill(draft))
+
+
+def _refuse_unused(settings: Settings) -> None:
+    """Refuse settings that would be passed over in silence."""
+    problems = (
+        (bool(settings.splits) and not settings.catalogue, "splits", "splits with the catalogue they belong to"),
+        (bool(settings.allow_overlap) and not settings.splits, "allow_overlap", "allow_overlap with splits"),
+        (
+            bool(settings.reuse_from) and not (Path(settings.reuse_from) / "episodes").is_dir(),
+            "reuse_from",
+            "a run folder with episodes",
+        ),
+    )
+    for wrong, name, allowed in problems:
+        if wrong:
+            raise ParameterError(
+                f"{name} is {getattr(settings, name)!r}, which nothing can use here",
+                where=f"parameter {name}",
+                allowed=allowed,
+                todo="correct it or leave it out",
+            )
 
 
 def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
@@ -128,9 +150,10 @@ def gate_a(bench: Bench) -> Path:
     Returns:
         `observations.csv` of the run folder, with `interventions.json` beside it.
     """
-    assignments = assign(bench)
+    plan, assignments = plan_gate_a(bench), assign(bench)
+    _refuse_too_few(bench, len(assignments.task_ids))
     masks.freeze(assignments, bench.folder / "masks.csv")
-    sets = roll_out(bench, plan_gate_a(bench), "gate_a")
+    sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
     write_json(bench.folder / "interventions.json", _interventions(bench.skill))
     rows = [
@@ -161,8 +184,21 @@ def gate_b(bench: Bench) -> Path:
 def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
     """Write the selected chunks as `skill.md`, in canonical order: what Gate B tests and a policy loads."""
     path = bench.folder / SELECTED
-    write_bytes(path, bench.skill.subset(tuple(selected)).to_markdown().encode())
+    head = f"---\norigin: {_origin(bench)}\nselected_by: Gate A, gate_a.json beside this file\n---\n"
+    write_bytes(path, (head + bench.skill.subset(tuple(selected)).to_markdown()).encode())
     return path
+
+
+def _refuse_too_few(bench: Bench, pairs: int) -> None:
+    """Refuse before anything is bought what the gate would refuse after it (M16)."""
+    chunks = len(bench.skill.chunks)
+    if pairs < 2 * chunks:
+        raise ParameterError(
+            f"{pairs} pairs are planned for {chunks} chunks",
+            where="n_val",
+            allowed=f"at least 2 pairs a chunk, here {2 * chunks}; below {20 * chunks} estimates are coarse",
+            todo="take more validation tasks or masked_samples, or a draft of fewer chunks",
+        )
 
 
 def _interventions(skill: Skill) -> list[dict[str, object]]:
@@ -296,11 +332,15 @@ def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
 
 def _who(bench: Bench, task_id: str, sample: int, split: Split) -> list[object]:
     """Return the descriptive cells of a row."""
+    return [task_id, sample, split, bench.agent.model.identity.checkpoint, _origin(bench)]
+
+
+def _origin(bench: Bench) -> str:
+    """Say what produced a row: the model, whether it is simulated, and what every claim must carry."""
     identity = bench.agent.model.identity
     origin = f"{'simulated ' if identity.simulated else ''}{identity.model}"
-    if bench.settings.allow_overlap:
-        origin += f"; splits may share {bench.settings.allow_overlap} (allow_overlap, M2)"
-    return [task_id, sample, split, identity.checkpoint, origin]
+    shared = bench.settings.allow_overlap
+    return origin + (f"; splits may share {shared} (allow_overlap, M2)" if shared else "")
 
 
 def _pair(sets: Mapping[str, RolloutSet], arm: str, task_id: str, sample: int) -> list[object]:

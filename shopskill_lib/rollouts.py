@@ -22,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from shopskill_lib.agent import Agent, constant, episode_seed, run_episode
-from shopskill_lib.errors import InfrastructureError, Interrupted, ParameterError, ShopskillError
+from shopskill_lib.errors import InfrastructureError, Interrupted, ParameterError, SetupError, ShopskillError
 from shopskill_lib.models import CallCost
 from shopskill_lib.records import (
     Episode,
@@ -41,6 +41,10 @@ from shopskill_lib.rolloutset import Forecast, Key, RolloutSet
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.store import Store, best, locked
 from shopskill_lib.text import task_key
+
+DEAD = 3
+"""Different episodes that fail from the start of a process, without a success, after which it stops: the set-up is
+wrong."""
 
 MAX_ATTEMPTS = 3
 """Attempts at an episode, counted over all processes that worked on the run folder."""
@@ -239,6 +243,8 @@ class _Runner:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._counts = {"tokens": 0, "faults": 0, "errors": 0}
+        self._waiting: list[tuple[Episode, list[ModelCall]]] = []
+        self._answered = False
 
     def run(self, jobs: Sequence[_Job], threads: int, kept: int) -> None:
         """Run all jobs; a failed one goes to the end of the queue while it has attempts left."""
@@ -254,6 +260,8 @@ class _Runner:
                 pass
         for worker in workers:
             worker.result()
+        for episode, calls in self._waiting:
+            self._store.append(episode, calls)
         if self._queue:
             raise Interrupted(
                 f"stopped on request with {len(self._queue)} episodes still to run",
@@ -280,13 +288,36 @@ class _Runner:
                 return False
             job, attempt = self._queue.popleft()
         episode, costs = self._attempt(job, attempt)
-        self._store.append(episode, [self._call(job.planned, attempt, cost) for cost in costs])
+        self._keep(episode, [self._call(job.planned, attempt, cost) for cost in costs])
         with self._lock:
             again = episode.status == "error" and attempt < self._max_attempts
             if again:
                 self._queue.append((job, attempt + 1))
             self._show(episode, costs, not again)
         return True
+
+    def _keep(self, episode: Episode, calls: list[ModelCall]) -> None:
+        """Store an attempt; failures wait for a first success, so that a server that is down costs no attempts.
+
+        Raises:
+            SetupError: the first attempts of this process have all failed.
+        """
+        with self._lock:
+            self._waiting.append((episode, calls))
+            if episode.error is not None and not self._answered:
+                if len({waiting.identity for waiting, _ in self._waiting}) < DEAD:
+                    return
+                reason = episode.error.message.partition(". Allowed:")[0]
+                raise SetupError(
+                    f"the first {DEAD} episodes have all failed, the last one so: {reason}",
+                    where=f"model {self._agent.model.endpoint.model!r} at {self._agent.model.endpoint.url}",
+                    allowed="a model and a shop that answer",
+                    todo="mend what the message names, then repeat the call; none of these attempts counts",
+                )
+            self._answered = True
+            ready, self._waiting = self._waiting, []
+        for kept, its_calls in ready:
+            self._store.append(kept, its_calls)
 
     def _attempt(self, job: _Job, attempt: int) -> tuple[Episode, list[CallCost]]:
         """Run one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""

@@ -46,16 +46,20 @@ def execute(order: Order) -> Path:
         Interrupted: stopped on request; the same call goes on.
     """
     run_dir = folder(str(order.run_dir))
-    if not (run_dir / "params.json").exists():
-        _write_records(order)
     for name, path in order.chosen.items():
         if name in ROLL_OUT and not order.given.get("observations"):
             _roll_out(order, name)
         _run_notebook(path, run_dir, {**order.for_notebook(name), "run_dir": "."})
     _write_records(order)
-    done = [run_dir / path.name for path in notebooks().values() if (run_dir / path.name).exists()]
+    done = [run_dir / path.name for path in _up_to_last(order).values() if (run_dir / path.name).exists()]
     report.write(f"shopskill run {run_dir.name}", done, run_dir / "report.html")
     return run_dir
+
+
+def _up_to_last(order: Order) -> dict[str, Path]:
+    """Return the notebooks up to the last one that ran: what comes after may belong to an earlier selection."""
+    last = list(order.chosen)[-1]
+    return {name: path for name, path in notebooks().items() if name <= last}
 
 
 def pilot(order: Order, limit: int) -> str:
@@ -64,10 +68,10 @@ def pilot(order: Order, limit: int) -> str:
     The episodes are the full run's own: nothing is bought twice. No effect is estimated, so no look is taken.
     """
     bench = protocol.set_up(order.settings, folder(str(order.run_dir)))
-    if not (order.run_dir / "params.json").exists():
-        _write_records(order)
+    plan = protocol.plan_gate_a(protocol.limited(bench, limit))
     masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
-    sets = protocol.roll_out(bench, protocol.plan_gate_a(protocol.limited(bench, limit)), "gate_a")
+    _write_records(order)
+    sets = protocol.roll_out(bench, plan, "gate_a")
     rest = protocol.foresee(bench, protocol.plan_gate_a(bench))
     return "\n".join([*map(str, sets.values()), f"Gate A in full: {rest}"])
 
@@ -121,7 +125,10 @@ def _roll_out(order: Order, name: str) -> None:
     """Run what a notebook's gate still owes, the forecast said before."""
     bench = protocol.set_up(order.settings, order.run_dir)
     plan, run_gate = ROLL_OUT[name]
-    sys.stderr.write(f"{name}: {protocol.foresee(bench, plan(bench))}\n")
+    forecast = protocol.foresee(bench, plan(bench))
+    sys.stderr.write(f"{name}: {forecast}\n")
+    if forecast.episodes:
+        _write_records(order)
     run_gate(bench)
 
 
@@ -182,24 +189,29 @@ def _parser() -> Parser:
 
 def _run(options: argparse.Namespace) -> str:
     """Run the notebooks; answer with the selection table, looks, notes, verdicts and the report's place."""
-    if options.limit is not None and (options.limit < 1 or options.seeds):
+    seeds = options.seeds or []
+    if options.limit is not None and (options.limit < 1 or seeds or options.only):
         raise ParameterError(
-            "--limit cannot be used so",
+            f"--limit {options.limit} cannot be used " + ("so" if options.limit < 1 else "with --seeds or --only"),
             where="--limit",
-            allowed="a number of tasks from 1, without --seeds",
-            todo="pilot one run first",
+            allowed="a number of Gate A's tasks from 1, for one whole run",
+            todo="pilot that run first",
+        )
+    if len(set(seeds)) < len(seeds) or min(seeds, default=0) < 0:
+        raise ParameterError(
+            f"the seeds are {seeds}", where="--seeds", allowed="different numbers from 0", todo="correct them"
         )
     order = read_order(options.parameters, options.only, options.overrides, options.out)
     if options.limit is not None:
         return pilot(order, options.limit)
-    if options.seeds:
-        return over_seeds(order, options.seeds)
+    if seeds:
+        return over_seeds(order, seeds)
     place = execute(order)
     lines = []
     if (place / "selection.csv").exists():
         table = pd.read_csv(place / "selection.csv", index_col=0, dtype={"rank": "Int64"})
         lines.append(table.to_string(na_rep="-"))
-    for record in (_record(place / name) for name in ("gate_a.json", "gate_b.json")):
+    for record in (_record(place / f"{name[3:]}.json") for name in _up_to_last(order)):
         if record:
             looks = f"looks so far: {len(record['looks'])}; last reason: {record['looks'][-1]['reason']}"
             lines += [record["verdict"], *(f"note: {note}" for note in record["notes"]), looks]

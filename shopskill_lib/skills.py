@@ -113,6 +113,13 @@ def _from_markdown(text: str, path: Path) -> Skill:
                 allowed="a `# title` line, then chunks that begin with `##`",
                 todo="put the text under a heading of its own, so that it can be measured",
             )
+    if fence:
+        raise InputError(
+            f"a code fence {fence} is never closed, so every later heading would be part of it",
+            where=str(path),
+            allowed="fences in pairs",
+            todo="close the fence",
+        )
     return Skill(title=title, chunks=tuple(_chunk(*parts) for parts in chunks))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import papermill
 import pytest
 
-from shopskill_lib import folders, parameters
+from shopskill_lib import folders, parameters, protocol
 from shopskill_lib.errors import InputError, OutputError, ParameterError
+from shopskill_lib.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SMOKE = ROOT / "params" / "smoke.yaml"
@@ -255,3 +256,34 @@ def test_a_stopped_and_a_killed_run_end_like_an_unbroken_one(finished: Path, tmp
     assert shopskill("run", "params/smoke.yaml", "--out", str(folder), "--only", "03_gate_a").returncode == 0
     for name in ("observations.csv", "masks.csv", "selection.csv", "skill.md"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_a_gate_that_would_be_refused_buys_nothing(tmp_path: Path) -> None:
+    refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "run"), "-p", "n_val=31")
+    assert refused.returncode == 2
+    assert "31 pairs are planned for 16 chunks" in refused.stderr
+    assert not (tmp_path / "run" / "episodes").exists()
+    assert not (tmp_path / "run" / "masks.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("reuse_from", "nowhere"), ("splits", "splits.json"), ("allow_overlap", "product")]
+)
+def test_settings_that_nothing_can_use_are_refused(name: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=f"{name} is .*nothing can use"):
+        protocol.set_up(Settings.of({name: value}), tmp_path)
+
+
+@pytest.mark.parametrize("flags", [("--limit", "0"), ("--limit", "2", "--only", "04_gate_b"), ("--seeds", "1", "1")])
+def test_flags_that_do_not_go_together_are_refused(flags: tuple[str, ...], tmp_path: Path) -> None:
+    refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "never"), *flags)
+    assert refused.returncode == 2
+    assert not (tmp_path / "never").exists()
+
+
+def test_gate_b_of_an_earlier_selection_is_not_shown_with_a_new_gate_a(finished: Path) -> None:
+    only = ("run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(finished))
+    done = shopskill(*only)
+    assert done.returncode == 0, done.stderr
+    assert "equipped minus bare" not in done.stdout
+    assert "Gate B" not in (finished / "report.html").read_text(encoding="utf-8")

@@ -84,6 +84,7 @@ def test_a_json_list_is_read(tmp_path: Path) -> None:
         ("## A {#a}\n\nOne text.\n## B {#a}\n\nOther.\n", "same id"),
         ("## A {#a}\n\n先搜索，再比较。\n## B {#b}\n\n先搜索, 再比较。\n", "same text"),
         ("", "empty"),
+        ("## A {#a}\n\n```\ntext\n\n## B {#b}\n\nmore\n", "never closed"),
     ],
 )
 def test_documents_that_cannot_be_measured_are_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def _name(name: str, path: Path) -> Split:
 
 def _ids(entry: Mapping[str, Any], catalogue: Catalogue) -> list[str]:
     if "task_ids" in entry:
+        if not isinstance(entry["task_ids"], list):
+            raise TypeError(f"task_ids is a {type(entry['task_ids']).__name__}, not a list")
         return [str(task_id) for task_id in entry["task_ids"]]
     return [str(number) for number in range(entry["start"], entry["end"]) if str(number) in catalogue.tasks]
 
