@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import platform
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ import papermill
 
 from shopskill_lib import masks, protocol, report
 from shopskill_lib.console import Parser, respond
-from shopskill_lib.errors import NotebookError, ParameterError
+from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
 from shopskill_lib.files import write_bytes, write_json
 from shopskill_lib.folders import folder, project
 from shopskill_lib.parameters import Order, Scalar, notebooks, read_order
@@ -189,6 +190,20 @@ def _parser() -> Parser:
 
 def _run(options: argparse.Namespace) -> str:
     """Run the notebooks; answer with the selection table, looks, notes, verdicts and the report's place."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _answer(options)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "stopped on request",
+            where="shopskill run",
+            allowed="stopping at any time: what was finished is kept",
+            todo="repeat the same call to go on",
+        ) from None
+
+
+def _answer(options: argparse.Namespace) -> str:
+    """Do what the options say."""
     seeds = options.seeds or []
     if options.limit is not None and (options.limit < 1 or seeds or options.only):
         raise ParameterError(

@@ -354,3 +354,15 @@ def test_the_real_tasks_can_be_solved(real_files: Path, tmp_path: Path) -> None:
         session.step(f"click[{task.gold_asin}]")
         choose_all(session, task)
         assert session.step("click[Buy Now]").reward == 1, task
+
+
+def test_a_click_of_a_page_that_has_changed_is_answered_and_changes_nothing(shops: dict[str, EmbeddedShop]) -> None:
+    shop = shops["en"]
+    task = shop.catalogue.tasks["1"]
+    session = shop.reset(task)
+    results = session.step(f"search[{task.instruction}]").state["actions"]
+    first, second = [label for label in results if label.isdecimal()][:2]
+    page = session.step(f"click[{first}]")
+    late = session.step(f"click[{second}]")
+    assert late.feedback is not None and late.feedback["reason"] == "unavailable_action"
+    assert not late.done and late.state["product"] == page.state["product"]

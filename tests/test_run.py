@@ -287,3 +287,15 @@ def test_gate_b_of_an_earlier_selection_is_not_shown_with_a_new_gate_a(finished:
     assert done.returncode == 0, done.stderr
     assert "equipped minus bare" not in done.stdout
     assert "Gate B" not in (finished / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_stop_outside_the_rollouts_is_resumable_too(finished: Path) -> None:
+    command = [sys.executable, "-m", "shopskill_lib.cli", "run", "params/smoke.yaml", "--out", str(finished)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "0 episodes to run" in process.stderr.readline()
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "repeat the same call" in message
