@@ -92,7 +92,7 @@ def open_index(catalogue: Catalogue, cache: Path) -> SearchIndex:
     if not _is_intact(folder, identity):
         try:
             _build(catalogue, folder, identity)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # tantivy tells of a full disk by a ValueError
             raise OutputError(
                 f"the search index cannot be written ({error})",
                 where=str(folder),

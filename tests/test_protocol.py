@@ -1,0 +1,91 @@
+"""The protocols on a run folder: treatment proven before any fit, arms alike, nothing bought in vain."""
+
+from dataclasses import replace
+
+import pytest
+
+from shopskill_lib import protocol
+from shopskill_lib.errors import DesignError, InputError
+from shopskill_lib.gates import read_observations
+from shopskill_lib.records import Episode
+from shopskill_lib.rolloutset import RolloutSet
+from shopskill_lib.settings import Settings
+
+DRAFT = """## Query {#query}
+
+Put every requirement into one query. Braces {hints}, and ```search``` are only text.
+
+## 核对价格 {#price}
+
+选好规格后，核对所选规格的价格是否在预算之内。
+"""
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> protocol.Bench:
+    folder = tmp_path_factory.mktemp("protocol")
+    (folder / "draft.md").write_text(DRAFT, encoding="utf-8")
+    names = {"n_products": 1700, "n_val": 8, "n_test": 4, "max_steps": 12, "draft": str(folder / "draft.md")}
+    (folder / "run").mkdir()
+    return protocol.set_up(Settings.of(names), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def sets(bench: protocol.Bench) -> dict[str, RolloutSet]:
+    return protocol.roll_out(bench, protocol.plan_gate_a(bench), "gate_a")
+
+
+def changed(arm: RolloutSet, **update: object) -> RolloutSet:
+    """The arm with one field of its first episode that was shown something changed."""
+    key, episode = next((key, found) for key, found in arm.episodes.items() if found.hint_ids or arm.arm == "bare")
+    return replace(arm, episodes={**arm.episodes, key: episode.model_copy(update=update)})
+
+
+def first(arm: RolloutSet) -> Episode:
+    return next(iter(arm.episodes.values()))
+
+
+def test_episodes_that_were_shown_their_masks_are_proven(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+    protocol.prove(sets["masked"], sets["bare"], bench)
+
+
+def test_another_treatment_is_found(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+    wrong = changed(sets["masked"], treatment_sha256=protocol.BARE.sha256)
+    with pytest.raises(DesignError, match="the treatment is not the assigned one"):
+        protocol.prove(wrong, sets["bare"], bench)
+
+
+def test_a_step_that_showed_something_else_is_found(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+    steps = tuple(step.model_copy(update={"hint_ids": ("price", "query")}) for step in first(sets["bare"]).steps)
+    with pytest.raises(DesignError, match="a step showed other chunks than assigned"):
+        protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
+
+
+def test_equal_prompts_never_carry_different_masks(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+    shown = next(episode for episode in sets["masked"].episodes.values() if episode.hint_ids)
+    digest = shown.steps[0].prompt_digest
+    bare = first(sets["bare"])
+    steps = (bare.steps[0].model_copy(update={"prompt_digest": digest}), *bare.steps[1:])
+    with pytest.raises(DesignError, match="an equal prompt carries another mask"):
+        protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
+
+
+def test_a_differing_field_is_named(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+    other = first(sets["bare"]).model.model_copy(update={"checkpoint": "another"})
+    with pytest.raises(DesignError, match="model differs"):
+        protocol.prove(sets["masked"], changed(sets["bare"], model=other), bench)
+
+
+def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: protocol.Bench) -> None:
+    with pytest.raises(InputError, match="Gate A has not been run here"):
+        protocol.gate_b(bench)
+    pairs = read_observations(protocol.gate_a(bench), bench.folder / "interventions.json")
+    assert pairs.factors == ("query", "price")
+    assert pairs.simulated
+    assert len(pairs.task_ids) == 8
+    protocol.write_selected(bench, ())
+    with pytest.raises(InputError, match="selected no chunk"):
+        protocol.gate_b(bench)
+    selected = protocol.write_selected(bench, ("price",)).read_text(encoding="utf-8")
+    assert "simulated" in selected
+    assert "equipped_reward" in protocol.gate_b(bench).read_text(encoding="utf-8").splitlines()[0]
