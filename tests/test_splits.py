@@ -46,8 +46,14 @@ def test_a_split_file_assigns_tasks(tmp_path: Path, catalogue: Catalogue) -> Non
 def test_files_of_another_form_are_refused(tmp_path: Path, catalogue: Catalogue, splits: Any) -> None:
     with pytest.raises(InputError, match=r"splits\.json"):
         load_splits(write(tmp_path, splits), catalogue)
-    with pytest.raises(InputError, match="cannot be used"):
+
+
+def test_a_missing_and_a_cut_off_split_file_are_told_as_such(tmp_path: Path, catalogue: Catalogue) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
         load_splits(tmp_path / "none.json", catalogue)
+    (tmp_path / "cut.json").write_text('{"splits": {"val"', encoding="utf-8")
+    with pytest.raises(InputError, match="not JSON, or is cut off"):
+        load_splits(tmp_path / "cut.json", catalogue)
 
 
 @pytest.mark.parametrize("again", ["3", "0003", " 3 "])

@@ -1,6 +1,5 @@
 """Splits: explicit lists of task ids that may not overlap (M2)."""
 
-import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.records import Split, Task, fingerprint
 from shopskill_lib.shops.catalog import Catalogue
 from shopskill_lib.text import task_key
@@ -24,10 +24,11 @@ def load_splits(path: Path, catalogue: Catalogue) -> dict[Split, list[str]]:
     Raises:
         InputError: the file is no such file, or holds a split other than train, val and test.
     """
+    document = parse_json(read_text(path), str(path))
     try:
-        entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["splits"]
+        entries: dict[str, Any] = document["splits"]
         return {_name(name, path): _ids(entry, catalogue) for name, entry in entries.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise InputError(
             f"the split file cannot be used ({error!r})",
             where=str(path),
