@@ -5,13 +5,14 @@ Nothing here knows whether shop and model are real; nothing of the shop but its 
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
+from shopskill_lib import templates
+from shopskill_lib.dialogue import ArgumentError, Conversation, Tool, call
+from shopskill_lib.errors import InfrastructureError, SetupError
 from shopskill_lib.models import Model
 from shopskill_lib.records import (
     Hint,
@@ -20,11 +21,10 @@ from shopskill_lib.records import (
     Step,
     Task,
     Treatment,
-    canonical,
     fingerprint,
     render_hints,
 )
-from shopskill_lib.replies import Fault, Reply, Stop, ToolCall, clean
+from shopskill_lib.replies import Stop, clean
 from shopskill_lib.shops.protocol import Session, Shop, StepResult
 
 AGENT_VERSION = "shopskill-agent-v1"
@@ -35,13 +35,7 @@ Hints = Callable[[Task, ObservationState], Sequence[Hint]]
 """What the prompt shows for a task on a page; constant for a skill."""
 
 _PLACEHOLDERS = {"policy": set[str](), "persona": {"persona"}, "hints": {"hints"}, "task": {"instruction", "page"}}
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _ARGUMENT = {"search": "query", "click": "value"}
-
-_REPAIR: dict[Language, str] = {
-    "en": "Nothing was done. Answer with exactly one call of an available tool, its argument filled in, and no text.",
-    "zh": "没有执行任何操作。请只调用一个可用工具，填好参数，不要输出其他文字。",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,62 +58,19 @@ class Prompts:
         parts = [self.policy.strip()]
         if task.persona is not None:
             persona = json.dumps(task.persona, sort_keys=True, ensure_ascii=False)
-            parts.append(fill(self.persona.strip(), {"persona": persona}))
+            parts.append(templates.fill(self.persona.strip(), {"persona": persona}))
         if hints:
-            parts.append(fill(self.hints.strip(), {"hints": render_hints(hints)}))
+            parts.append(templates.fill(self.hints.strip(), {"hints": render_hints(hints)}))
         return "\n\n".join(parts)
 
     def first(self, task: Task, page: str) -> str:
         """Return the first user message: the request and the home page."""
-        return fill(self.task.strip(), {"instruction": task.visible_instruction, "page": page.strip()})
+        return templates.fill(self.task.strip(), {"instruction": task.visible_instruction, "page": page.strip()})
 
 
 def load_prompts(language: Language, prompts_dir: str = "") -> Prompts:
-    """Read the prompt texts; a file of the same name in `prompts_dir` goes before the library's own.
-
-    Raises:
-        ParameterError: a text lacks a placeholder or has an unknown one, or the folder holds a text of unknown name.
-    """
-    shipped = Path(__file__).with_name("prompts")
-    own = Path(prompts_dir) if prompts_dir else shipped
-    known = {path.name for path in shipped.glob("*.md")}
-    strange = sorted(path.name for path in own.glob("*.md") if path.name not in known)
-    if strange or not own.is_dir():
-        raise ParameterError(
-            f"{strange[0]} is no prompt of this library" if strange else "there is no such folder",
-            where=f"prompts_dir {own}",
-            allowed=f"a folder with any of {', '.join(sorted(known))}",
-            todo="correct the name",
-        )
-    names = {name: f"{name}_{language}.md" for name in _PLACEHOLDERS}
-    texts = {
-        name: _read_prompt(name, (own if (own / file).exists() else shipped) / file) for name, file in names.items()
-    }
-    return Prompts(language, **texts)
-
-
-def _read_prompt(name: str, path: Path) -> str:
-    """Read one text and check its placeholders."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(
-            f"the prompt cannot be read ({error})", where=str(path), allowed="text in UTF-8", todo="mend the file"
-        ) from error
-    found = sorted(_PLACEHOLDER.findall(text))
-    if found != sorted(_PLACEHOLDERS[name]):
-        raise ParameterError(
-            f"the placeholders are {found}",
-            where=str(path),
-            allowed=f"exactly {sorted(_PLACEHOLDERS[name])}, each once",
-            todo="correct the prompt",
-        )
-    return text
-
-
-def fill(template: str, values: Mapping[str, str]) -> str:
-    """Put the values into their placeholders in one pass: braces inside a value stay as they are."""
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+    """Read the policy's texts (see `templates.load` for what is refused)."""
+    return Prompts(language, **templates.load(_PLACEHOLDERS, language, prompts_dir))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,37 +95,6 @@ class Agent:
         }
 
 
-class _Conversation:
-    """The messages of an episode as the bytes that are sent, with their running hash."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-        self._hash = hashlib.sha256(b"[")
-
-    def add(self, **message: Any) -> None:
-        """Append a message."""
-        self._append(canonical(message))
-
-    def show(self, system: str) -> None:
-        """Make this the system message; the rest stays."""
-        message = canonical({"role": "system", "content": system})
-        if self.messages[:1] != [message]:
-            rest, self.messages, self._hash = self.messages[1:], [], hashlib.sha256(b"[")
-            for known in (message, *rest):
-                self._append(known)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the messages as one JSON list."""
-        whole = self._hash.copy()
-        whole.update(b"]")
-        return whole.hexdigest()
-
-    def _append(self, message: bytes) -> None:
-        self._hash.update(b"," + message if self.messages else message)
-        self.messages.append(message)
-
-
 def episode_seed(rollout_seed: int, arm: str, task_id: str, sample: int) -> int:
     """Return the seed of an episode; arms and samples draw anew (I21)."""
     return int.from_bytes(hashlib.sha256(f"{rollout_seed}:{arm}:{task_id}:{sample}".encode()).digest()[:4], "big")
@@ -185,28 +105,37 @@ def constant(treatment: Treatment) -> Hints:
     return lambda task, page: treatment.hints  # noqa: ARG005 - the signature of hints
 
 
-def tools_of(state: ObservationState) -> list[dict[str, Any]]:
-    """Return the tools that a page offers: search with a search box, click with the page's actions."""
-    parameters: dict[str, dict[str, Any]] = {}
+def tools_of(state: ObservationState) -> list[Tool[str]]:
+    """Return the tools that a page offers: search with a search box, click with the page's actions.
+
+    Their arguments become an action as the shop takes it.
+    """
+    offered: dict[str, dict[str, Any]] = {}
     if state["search_available"]:
-        parameters["search"] = {"type": "string", "minLength": 1}
+        offered["search"] = {"type": "string", "minLength": 1}
     if state["actions"]:
-        parameters["click"] = {"type": "string", "enum": list(state["actions"])}
+        offered["click"] = {"type": "string", "enum": list(state["actions"])}
     return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "parameters": {
-                    "type": "object",
-                    "properties": {_ARGUMENT[name]: schema},
-                    "required": [_ARGUMENT[name]],
-                    "additionalProperties": False,
-                },
-            },
-        }
-        for name, schema in parameters.items()
+        Tool(name, _parameters(_ARGUMENT[name], schema), partial(_action, name)) for name, schema in offered.items()
     ]
+
+
+def _parameters(argument: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of one argument."""
+    return {
+        "type": "object",
+        "properties": {argument: schema},
+        "required": [argument],
+        "additionalProperties": False,
+    }
+
+
+def _action(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return the action that the arguments of a tool stand for."""
+    argument = arguments.get(_ARGUMENT[name])
+    if len(arguments) != 1 or not isinstance(argument, str) or not argument.strip():
+        raise ArgumentError
+    return f"{name}[{clean(argument).strip()}]"
 
 
 def run_episode(agent: Agent, task: Task, hints: Hints, seed: int, on_step: Callable[[Step], None]) -> StepResult:
@@ -228,7 +157,7 @@ def run_episode(agent: Agent, task: Task, hints: Hints, seed: int, on_step: Call
     """
     session = agent.shop.reset(task)
     try:
-        talk = _Conversation()
+        talk = Conversation()
         for number in range(1, agent.max_steps + 1):
             page = session.current
             shown = hints(task, page.state)
@@ -243,55 +172,41 @@ def run_episode(agent: Agent, task: Task, hints: Hints, seed: int, on_step: Call
         session.close()
 
 
-def _turn(agent: Agent, session: Session, talk: _Conversation, number: int, shown: Iterable[Hint], seed: int) -> Step:
+def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown: Iterable[Hint], seed: int) -> Step:
     """Ask the model once, carry out what it says, and add both to the conversation."""
-    page = session.current.state
-    tools = tools_of(page)
+    page = session.current
+    tools = tools_of(page.state)
     if not tools:
         raise InfrastructureError(
             "the page offers nothing to do and the episode is not over",
-            where=f"turn {number}, page {page['page_type']}",
+            where=f"turn {number}, page {page.state['page_type']}",
             allowed="a page with a search box or actions",
             todo="look at the shop",
         )
     digest = talk.digest
-    reply = agent.model.reply(talk.messages, tools, (seed + number - 1) % 2**31)
-    action, code = _read(reply)
-    if isinstance(reply.outcome, Stop):
-        _stop(session, reply.outcome, number)
-    elif action is None:
-        _explain(talk, reply, str(code), tools, agent.prompts.language)
-    else:
-        talk.add(role="assistant", content="", tool_calls=[_as_sent(reply.calls[0])])
-        text = session.step(action).observation_text
-        talk.add(role="tool", tool_call_id=reply.calls[0].call_id, content=text)
-    feedback = session.current.feedback if action is not None else None
+    answer = call(agent.model, talk, tools, (seed + number - 1) % 2**31, agent.prompts.language)
+    feedback = None
+    if answer.stop is not None:
+        _stop(session, answer.stop, number)
+    elif answer.made is not None:
+        after = session.step(str(answer.value))
+        talk.answer(answer.made, after.observation_text)
+        feedback = after.feedback
+    reply = answer.reply
     return Step(
         step=number,
-        page_type=page["page_type"],
+        page_type=page.state["page_type"],
         hint_ids=tuple(hint.id for hint in shown),
         prompt_digest=digest,
-        action=action,
-        fault=code,
+        action=answer.value,
+        fault=answer.fault,
         feedback=None if feedback is None else feedback["reason"],
         usage=reply.usage,
         finish_reason=reply.finish_reason,
         tries=reply.tries,
         seconds=reply.seconds,
+        observation=page.observation_text,
     )
-
-
-def _read(reply: Reply) -> tuple[str | None, str | None]:
-    """Return the action of a reply, or the code of its fault, or neither."""
-    outcome = reply.outcome
-    if isinstance(outcome, Stop):
-        return None, None
-    if isinstance(outcome, Fault):
-        return None, outcome.code
-    argument = outcome.arguments.get(_ARGUMENT[outcome.name])
-    if len(outcome.arguments) != 1 or not isinstance(argument, str) or not argument.strip():
-        return None, "invalid_tool_arguments"
-    return f"{outcome.name}[{clean(argument).strip()}]", None
 
 
 def _stop(session: Session, stop: Stop, number: int) -> None:
@@ -304,31 +219,3 @@ def _stop(session: Session, stop: Stop, number: int) -> None:
             todo="serve the model with a longer context, or show fewer hints",
         )
     session.end(stop.ending)
-
-
-def _explain(
-    talk: _Conversation, reply: Reply, code: str, tools: Sequence[Mapping[str, Any]], language: Language
-) -> None:
-    """Answer a protocol fault: to each call that could be read, else as a user message after any text."""
-    feedback = json.dumps(
-        {
-            "type": "tool_protocol_error",
-            "code": code,
-            "message": _REPAIR[language],
-            "available_tools": [tool["function"]["name"] for tool in tools],
-        },
-        ensure_ascii=False,
-    )
-    if reply.calls:
-        talk.add(role="assistant", content=reply.text, tool_calls=[_as_sent(call) for call in reply.calls])
-        for call in reply.calls:
-            talk.add(role="tool", tool_call_id=call.call_id, content=feedback)
-        return
-    if reply.text.strip():
-        talk.add(role="assistant", content=reply.text)
-    talk.add(role="user", content=feedback)
-
-
-def _as_sent(call: ToolCall) -> dict[str, Any]:
-    """Return a call as the history carries it."""
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}

@@ -9,6 +9,7 @@
     ├── NotebookError       a notebook that stopped at an error
     ├── SetupError          a model or shop that does not work as it was set up; nothing more is run
     ├── InfrastructureError a failure of network or server; its episode stays owed and is never scored (I20)
+    ├── AuthorError         an author model whose answer stays invalid after its bounded repairs
     ├── Interrupted         a run that was asked to stop; what was finished is kept (exit code 75)
     └── OutputError         a place that cannot be written
 
@@ -72,6 +73,10 @@ class SetupError(ShopskillError):
 
 class InfrastructureError(ShopskillError):
     """A failure of network or server; its episode stays owed and is never scored (I20)."""
+
+
+class AuthorError(ShopskillError):
+    """An author model whose answer stays invalid after its bounded repairs."""
 
 
 class Interrupted(ShopskillError):  # noqa: N818 - being stopped is no error of anyone

@@ -249,6 +249,8 @@ class Step(Record):
     """Requests until the answer came; 1 without trouble."""
     seconds: float
     """Time of the model call, waiting included."""
+    observation: str | None = None
+    """Text of the page the model saw; None in arms that no analyst reads."""
 
 
 class Seeds(Record):

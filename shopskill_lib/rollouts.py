@@ -58,6 +58,8 @@ class Planned:
     task: Task
     sample: int
     treatment: Treatment
+    keep_pages: bool = False
+    """Whether its steps keep the text of the pages, for an analyst to read; no part of its identity."""
 
     @property
     def key(self) -> Key:
@@ -233,6 +235,11 @@ def _reuse(jobs: Sequence[_Job], store: Store, other: Store) -> None:
         store.point(arm, [stored for stored in found if stored.episode.status == "scored"])
 
 
+def _without_page(step: Step) -> Step:
+    """Return a step as it is kept where nobody reads its page: thousands of pages are many."""
+    return step.model_copy(update={"observation": None})
+
+
 class _Runner:
     """Threads that take jobs from one queue until it is empty or something says stop."""
 
@@ -326,7 +333,8 @@ class _Runner:
         seed = episode_seed(self._seed, planned.arm, *planned.key)
         started = agent.model.clock.now()
         try:
-            end = run_episode(agent, planned.task, constant(planned.treatment), seed, steps.append)
+            keep = steps.append if planned.keep_pages else lambda step: steps.append(_without_page(step))
+            end = run_episode(agent, planned.task, constant(planned.treatment), seed, keep)
             return self._record(job, attempt, started, steps, end), costs
         except ShopskillError as error:
             if not isinstance(error, InfrastructureError):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from scripted import Answer, Json, Script, buyer, completion, failure, scripted
 
+from shopskill_lib import templates
 from shopskill_lib.agent import (
     Agent,
     constant,
     episode_seed,
-    fill,
     load_prompts,
     run_episode,
     tools_of,
@@ -134,7 +134,7 @@ def test_tools_follow_the_page(en: EmbeddedShop) -> None:
     assert search["function"]["parameters"]["properties"] == {"query": {"type": "string", "minLength": 1}}
     session = en.reset(played.task)
     for request, step in zip(played.requests, played.steps, strict=True):
-        assert request["tools"] == tools_of(session.current.state)
+        assert request["tools"] == [tool.schema for tool in tools_of(session.current.state)]
         session.step(str(step.action))
 
 
@@ -235,7 +235,10 @@ def test_a_task_without_product_is_refused(en: EmbeddedShop) -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_prompts_are_checked_and_filled_in_one_pass(language: Language, tmp_path: Path) -> None:
     own = load_prompts(language)
-    assert fill("{page}-{instruction}", {"page": "{instruction}", "instruction": "{page}"}) == "{instruction}-{page}"
+    assert (
+        templates.fill("{page}-{instruction}", {"page": "{instruction}", "instruction": "{page}"})
+        == "{instruction}-{page}"
+    )
     path = tmp_path / f"policy_{language}.md"
     path.write_text("Buy. 买。", encoding="utf-8")
     changed = load_prompts(language, str(tmp_path))
