@@ -25,6 +25,7 @@ from shopskill_lib import folders, gates, protocol
 from shopskill_lib.lab import truth
 from shopskill_lib.records import Language
 from shopskill_lib.settings import Settings
+from shopskill_lib.workbench import Bench
 
 RESAMPLES = 100
 """Of the bootstrap, which is not looked at here."""
@@ -40,8 +41,8 @@ class Found(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def open_shop(language: Language, folder: Path) -> protocol.Bench:
-    return truth.off_the_wire(protocol.set_up(Settings.of({"language": language}), folder / "shop"))
+def open_shop(language: Language, folder: Path) -> Bench:
+    return truth.off_the_wire(protocol.set_up(Settings.of({"language": language, "draft": "shipped"}), folder / "shop"))
 
 
 def run_gate(language: Language, folder: Path, seed: int) -> Found:

@@ -173,7 +173,9 @@ def read_order(parameters: Path, only: Sequence[str], overrides: Sequence[str], 
             todo="add --only 03_gate_a for masked pairs, or --only 04_gate_b for equipped pairs",
         )
     whole: dict[str, Scalar] = {
-        name: str(Path(str(given[name])).expanduser().resolve()) for name in PATHS if given.get(name)
+        name: str(Path(str(given[name])).expanduser().resolve())
+        for name in PATHS
+        if given.get(name) not in (None, "", settings.SHIPPED)
     }
     order = Order(chosen, given | whole, known, (out or project() / "outputs" / parameters.stem).resolve())
     order.settings  # noqa: B018 - refuses values out of range before anything is made

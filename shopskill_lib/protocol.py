@@ -6,28 +6,28 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from shopskill_lib import masks, rollouts
-from shopskill_lib.agent import Agent, load_prompts
+from pydantic import ValidationError
+
+from shopskill_lib import masks, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError
-from shopskill_lib.files import read_text, write_bytes, write_json
-from shopskill_lib.models import SIMULATED, Endpoint, connect
-from shopskill_lib.records import Episode, Hint, Split, Task, Treatment, make_treatment
+from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
+from shopskill_lib.pools import CAP, Pool
+from shopskill_lib.records import Episode, Hint, Split, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
-from shopskill_lib.settings import Settings
-from shopskill_lib.shops.catalog import Catalogue, load_catalogue
-from shopskill_lib.shops.embedded import EmbeddedShop
-from shopskill_lib.shops.generator import generate_catalogue
-from shopskill_lib.shops.splits import load_splits, with_splits
-from shopskill_lib.simulated import wire
+from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.skills import Skill, read_skill
+from shopskill_lib.workbench import Bench
 
 DRAFTS = Path(__file__).with_name("drafts")
 """The shipped drafts, one a language."""
 
 BARE = make_treatment("bare", ())
+
+DRAFT = "draft.json"
+"""The compiled draft, in the run folder."""
 
 SELECTED = "skill.md"
 """The skill that Gate A selects, in the run folder."""
@@ -38,107 +38,64 @@ COSTS = ("steps", "prompt_tokens", "completion_tokens", "protocol_faults", "inva
 """Outcomes beside the reward: guard rails, in their own units."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Everything set up for a run: who shops where, on which tasks, with which skill.
-
-    Attributes:
-        settings: the run's parameters.
-        folder: the run folder.
-        agent: model, shop and prompts.
-        catalogue: products and tasks.
-        skill: the draft to measure.
-    """
-
-    settings: Settings
-    folder: Path
-    agent: Agent
-    catalogue: Catalogue
-    skill: Skill
-
-    def tasks(self, split: Split) -> list[Task]:
-        """Return the first tasks of a split, n_val or n_test of them: a smaller run is the start of a larger one.
-
-        Raises:
-            ParameterError: the catalogue has fewer.
-        """
-        count = self.settings.n_val if split == "val" else self.settings.n_test
-        found = [task for task in self.catalogue.tasks.values() if task.split == split]
-        if len(found) < count:
-            raise ParameterError(
-                f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
-                where=f"n_{split}",
-                allowed=f"1 to {len(found)}",
-                todo="ask for fewer, or use a larger catalogue",
-            )
-        chosen = found[:count]
-        return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
-
-
 def set_up(settings: Settings, folder: Path) -> Bench:
-    """Open the shop, connect the model and read the draft; nothing is asked of the model yet.
+    """Set up the workbench with the draft to measure (see `workbench.set_up` and `read_draft`)."""
+    return replace(workbench.set_up(settings, folder), pool=read_draft(settings, folder))
+
+
+def read_draft(settings: Settings, folder: Path) -> Pool:
+    """Return what Gate A measures: the draft compiled in the run folder, a file's, or the shipped one.
 
     Raises:
-        InputError: catalogue, splits or draft cannot be used; splits overlap (M2).
-        ParameterError: a parameter that fits nothing.
+        InputError: there is no draft, it cannot be read, or it has more than 16 factors (M16).
     """
-    _refuse_unused(settings)
-    shop = _open_shop(settings, folder)
-    endpoint = Endpoint(
-        url=settings.policy_url,
-        model=settings.policy_model,
-        checkpoint=settings.policy_checkpoint,
-        key_variable=settings.policy_key_env,
-        temperature=settings.policy_temperature,
-        max_tokens=settings.policy_max_tokens,
-        send_seed=settings.policy_send_seed,
-        timeout=settings.policy_timeout,
-        price_in=settings.policy_price_in,
-        price_out=settings.policy_price_out,
-    )
-    model = connect(endpoint, transport=wire.transport() if settings.policy_url == SIMULATED else None)
-    prompts = load_prompts(settings.language, settings.prompts_dir)
-    draft = Path(settings.draft) if settings.draft else DRAFTS / f"skill_{settings.language}.md"
-    return Bench(settings, folder, Agent(model, shop, prompts, settings.max_steps), shop.catalogue, read_skill(draft))
-
-
-def _refuse_unused(settings: Settings) -> None:
-    """Refuse settings that would be passed over in silence."""
-    problems = (
-        (bool(settings.splits) and not settings.catalogue, "splits", "splits with the catalogue they belong to"),
-        (bool(settings.allow_overlap) and not settings.splits, "allow_overlap", "allow_overlap with splits"),
-        (
-            bool(settings.reuse_from) and not (Path(settings.reuse_from) / "episodes").is_dir(),
-            "reuse_from",
-            "a run folder with episodes",
-        ),
-    )
-    for wrong, name, allowed in problems:
-        if wrong:
-            raise ParameterError(
-                f"{name} is {getattr(settings, name)!r}, which nothing can use here",
-                where=f"parameter {name}",
-                allowed=allowed,
-                todo="correct it or leave it out",
-            )
-
-
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
-    """Open the generated catalogue, or a real one with its split file."""
-    if not settings.catalogue:
-        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    elif settings.splits:
-        read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        splits = load_splits(Path(settings.splits), read)
-        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
+    if settings.draft:
+        shipped = settings.draft == SHIPPED
+        path = DRAFTS / f"skill_{settings.language}.md" if shipped else Path(settings.draft)
+        pool = Pool.of_skill(read_skill(path))
     else:
-        raise ParameterError(
-            "a catalogue is given without splits",
-            where="splits",
-            allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
-            todo="write one: which tasks validate and which test is yours to say (M2)",
+        path = folder / DRAFT
+        if not path.exists():
+            raise InputError(
+                "no draft has been compiled here",
+                where=str(path),
+                allowed="a run folder in which 02_compile has run",
+                todo=f"run 01_cards and 02_compile first, or give draft a path or {SHIPPED!r}",
+            )
+        pool = _compiled(path)
+    if len(pool.versions) > CAP:
+        raise InputError(
+            f"the draft has {len(pool.versions)} factors",
+            where=str(path),
+            allowed=f"at most {CAP} chunks and versions before a cold-start gate (M16)",
+            todo="merge chunks, or leave some out",
         )
-    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    return pool
+
+
+def _compiled(path: Path) -> Pool:
+    """Read the pool of a compiled draft."""
+    document = parse_json(read_text(path), str(path))
+    try:
+        return Pool.model_validate_json(canonical(document["pool"]))
+    except (ValidationError, KeyError, TypeError) as error:
+        raise InputError(
+            f"the compiled draft cannot be used ({' '.join(str(error).split())})",
+            where=str(path),
+            allowed="the draft.json that 02_compile wrote",
+            todo="run 02_compile again",
+        ) from error
+
+
+def pool_of(bench: Bench) -> Pool:
+    """Return what the bench measures.
+
+    Raises:
+        ParameterError: nothing.
+    """
+    if bench.pool is None:
+        raise ParameterError("there is nothing to measure", where="bench", allowed="a bench with a pool", todo="set it")
+    return bench.pool
 
 
 def gate_a(bench: Bench) -> Path:
@@ -155,12 +112,12 @@ def gate_a(bench: Bench) -> Path:
     masks.freeze(assignments, bench.folder / "masks.csv")
     sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
-    write_json(bench.folder / "interventions.json", _interventions(bench.skill))
+    write_json(bench.folder / "interventions.json", _interventions(pool_of(bench)))
     rows = [
         [*_who(bench, task_id, sample, "val"), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
         for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
     ]
-    return _write_pairs(bench.folder / "observations.csv", bench.skill.ids, "", rows)
+    return _write_pairs(bench.folder / "observations.csv", assignments.factors, "", rows)
 
 
 def gate_b(bench: Bench) -> Path:
@@ -185,28 +142,25 @@ def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
     """Write the selected chunks as `skill.md`, in canonical order: what Gate B tests and a policy loads."""
     path = bench.folder / SELECTED
     head = f"---\norigin: {_origin(bench)}\nselected_by: Gate A, gate_a.json beside this file\n---\n"
-    write_bytes(path, (head + bench.skill.subset(tuple(selected)).to_markdown()).encode())
+    write_bytes(path, (head + pool_of(bench).skill(selected).to_markdown()).encode())
     return path
 
 
 def _refuse_too_few(bench: Bench, pairs: int) -> None:
     """Refuse before anything is bought what the gate would refuse after it (M16)."""
-    chunks = len(bench.skill.chunks)
-    if pairs < 2 * chunks:
+    factors = len(pool_of(bench).versions)
+    if pairs < 2 * factors:
         raise ParameterError(
-            f"{pairs} pairs are planned for {chunks} chunks",
+            f"{pairs} pairs are planned for {factors} chunks and versions",
             where="n_val",
-            allowed=f"at least 2 pairs a chunk, here {2 * chunks}; below {20 * chunks} estimates are coarse",
+            allowed=f"at least 2 pairs a factor, here {2 * factors}; below {20 * factors} estimates are coarse",
             todo="take more validation tasks or masked_samples, or a draft of fewer chunks",
         )
 
 
-def _interventions(skill: Skill) -> list[dict[str, object]]:
+def _interventions(pool: Pool) -> list[dict[str, object]]:
     """Describe the mask's columns."""
-    return [
-        {"intervention_id": chunk.chunk_id, "title": chunk.title, "kind": "draft", "order": place}
-        for place, chunk in enumerate(skill.chunks, 1)
-    ]
+    return [{**asdict(item), "title": pool.versions[item.intervention_id].title} for item in pool.interventions]
 
 
 def limited(bench: Bench, tasks: int) -> Bench:
@@ -223,10 +177,9 @@ def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
 
 
 def assign(bench: Bench) -> masks.Assignments:
-    """Draw the masks of the run: every chunk is a slot of one version."""
-    slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
+    """Draw the masks of the run (M17)."""
     task_ids = [task.task_id for task in bench.tasks("val")]
-    return masks.assign(bench.settings.mask_seed, "val", task_ids, slots, bench.settings.masked_samples)
+    return masks.assign(bench.settings.mask_seed, "val", task_ids, pool_of(bench).slots, bench.settings.masked_samples)
 
 
 def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
@@ -262,8 +215,9 @@ def treatment(name: str, skill: Skill) -> Treatment:
 
 def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:
     """Return the treatment of one mask."""
-    shown = tuple(name for name, bit in zip(bench.skill.ids, mask, strict=True) if bit)
-    return treatment("mask-" + "".join(map(str, mask)), bench.skill.subset(shown))
+    pool = pool_of(bench)
+    shown = [version for version, bit in zip(pool.versions, mask, strict=True) if bit]
+    return treatment("mask-" + "".join(map(str, mask)), pool.skill(shown))
 
 
 def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict[str, RolloutSet]:

@@ -10,8 +10,11 @@ from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.records import Record
 
-PATHS = ("catalogue", "splits", "draft", "reuse_from", "prompts_dir")
+PATHS = ("catalogue", "splits", "seed_skill", "draft", "reuse_from", "prompts_dir")
 """Settings that name a file or folder."""
+
+SHIPPED = "shipped"
+"""The `draft` that comes with the library, in place of a path."""
 
 
 class Settings(Record):
@@ -29,6 +32,8 @@ class Settings(Record):
     """Seed of the generated catalogue."""
     n_products: int = Field(20_000, ge=1)
     """Products of the generated catalogue."""
+    n_train: int = Field(400, ge=1)
+    """Training tasks that cards are made from."""
     n_val: int = Field(400, ge=1)
     """Validation tasks of Gate A."""
     n_test: int = Field(400, ge=1)
@@ -37,8 +42,20 @@ class Settings(Record):
     """What splits may share in spite of M2: product, persona, or both."""
     persona: bool = True
     """Whether the policy is told what is known of the shopper."""
+    seed_skill: str = ""
+    """Skill that the training rollouts carry and the compiler may rewrite; "" for none."""
+    max_cards: int = Field(2, ge=1)
+    """Most success cards of one trajectory."""
+    audit_rounds: int = Field(20, ge=2)
+    """Most model calls of one failure audit."""
+    audit_tokens: int = Field(400_000, ge=1)
+    """Most tokens, prompt and completion, of one failure audit."""
+    context_tokens: int = Field(100_000, ge=1000)
+    """Tokens that a prompt to the author model may have; beyond, pages are shortened and cards merged in a tree."""
+    cap: int = Field(16, ge=1, le=16)
+    """Most factors of the initial draft (M16)."""
     draft: str = ""
-    """The skill to measure: skill.md or a JSON list of chunks; "" for the shipped draft."""
+    """The skill to measure: skill.md or a JSON list of chunks, or `shipped`; "" for the one compiled in the run."""
     masked_samples: int = Field(1, ge=1)
     """Masked rollouts a task."""
     mask_seed: int = Field(0, ge=0)
@@ -71,6 +88,46 @@ class Settings(Record):
     """Price of a million completion tokens; 0 when unknown."""
     policy_concurrency: int = Field(8, ge=1)
     """Episodes at once."""
+    author_url: str = "simulated"
+    """Endpoint of the analysts' and compiler's model, or `simulated` for the author that ships."""
+    author_model: str = "simulated-author"
+    """Model name at the endpoint."""
+    author_checkpoint: str = "simulated-author-1"
+    """Identifier of the author's weights."""
+    author_key_env: str = ""
+    """Name of the environment variable that holds the key; "" for none."""
+    author_temperature: float = Field(0.6, ge=0.0)
+    """Sampling temperature."""
+    author_max_tokens: int = Field(4096, ge=1)
+    """Longest reply, in tokens."""
+    author_send_seed: bool = True
+    """Whether calls carry their seed."""
+    author_timeout: float = Field(300.0, gt=0.0)
+    """Seconds that a reply may take."""
+    author_price_in: float = Field(0.0, ge=0.0)
+    """Price of a million prompt tokens; 0 when unknown."""
+    author_price_out: float = Field(0.0, ge=0.0)
+    """Price of a million completion tokens; 0 when unknown."""
+    author_concurrency: int = Field(8, ge=1)
+    """Analyses at once."""
+    rounds: int = Field(2, ge=0)
+    """Online rounds."""
+    n_groups: int = Field(24, ge=1)
+    """Groups a round, one training task each."""
+    group_size: int = Field(4, ge=2)
+    """Rollouts a group, all under one treatment (M26)."""
+    q: float = Field(0.2, ge=0.0, le=1.0)
+    """Probability that a group is skill-free."""
+    rho_min: float = Field(0.2, ge=0.0, le=1.0)
+    """Least probability that a chunk is shown in a group (M29)."""
+    rho_max: float = Field(0.9, ge=0.0, le=1.0)
+    """Largest one; the chunk of the largest estimate has it."""
+    max_candidates: int = Field(6, ge=0)
+    """Most additions and rewrites a round (M28)."""
+    n_gap: int = Field(100, ge=0)
+    """Validation tasks that measure the internalization gap with the whole skill; 0 for none."""
+    trainer: Literal["simulated", "none"] = "simulated"
+    """Who trains between groups and gate: the simulated learner, or nobody (the checkpoint stays)."""
     prompts_dir: str = ""
     """Folder with prompt texts that replace the shipped ones of the same name."""
 
@@ -88,7 +145,7 @@ class Settings(Record):
 
     def relative_to(self, folder: Path) -> "Settings":
         """Return the settings with their paths, relative ones taken from this folder, made whole."""
-        given = {name: getattr(self, name) for name in PATHS if getattr(self, name)}
+        given = {name: getattr(self, name) for name in PATHS if getattr(self, name) not in ("", SHIPPED)}
         return self.model_copy(update={name: str((folder / value).resolve()) for name, value in given.items()})
 
     @classmethod

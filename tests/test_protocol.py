@@ -10,6 +10,7 @@ from shopskill_lib.gates import read_observations
 from shopskill_lib.records import Episode
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
+from shopskill_lib.workbench import Bench
 
 DRAFT = """## Query {#query}
 
@@ -22,7 +23,7 @@ Put every requirement into one query. Braces {hints}, and ```search``` are only 
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> protocol.Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("protocol")
     (folder / "draft.md").write_text(DRAFT, encoding="utf-8")
     names = {"n_products": 1700, "n_val": 8, "n_test": 4, "max_steps": 12, "draft": str(folder / "draft.md")}
@@ -31,7 +32,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> protocol.Bench:
 
 
 @pytest.fixture(scope="module")
-def sets(bench: protocol.Bench) -> dict[str, RolloutSet]:
+def sets(bench: Bench) -> dict[str, RolloutSet]:
     return protocol.roll_out(bench, protocol.plan_gate_a(bench), "gate_a")
 
 
@@ -45,23 +46,23 @@ def first(arm: RolloutSet) -> Episode:
     return next(iter(arm.episodes.values()))
 
 
-def test_episodes_that_were_shown_their_masks_are_proven(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+def test_episodes_that_were_shown_their_masks_are_proven(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     protocol.prove(sets["masked"], sets["bare"], bench)
 
 
-def test_another_treatment_is_found(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+def test_another_treatment_is_found(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     wrong = changed(sets["masked"], treatment_sha256=protocol.BARE.sha256)
     with pytest.raises(DesignError, match="the treatment is not the assigned one"):
         protocol.prove(wrong, sets["bare"], bench)
 
 
-def test_a_step_that_showed_something_else_is_found(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+def test_a_step_that_showed_something_else_is_found(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     steps = tuple(step.model_copy(update={"hint_ids": ("price", "query")}) for step in first(sets["bare"]).steps)
     with pytest.raises(DesignError, match="a step showed other chunks than assigned"):
         protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
 
 
-def test_equal_prompts_never_carry_different_masks(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+def test_equal_prompts_never_carry_different_masks(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     shown = next(episode for episode in sets["masked"].episodes.values() if episode.hint_ids)
     digest = shown.steps[0].prompt_digest
     bare = first(sets["bare"])
@@ -70,13 +71,13 @@ def test_equal_prompts_never_carry_different_masks(bench: protocol.Bench, sets: 
         protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
 
 
-def test_a_differing_field_is_named(bench: protocol.Bench, sets: dict[str, RolloutSet]) -> None:
+def test_a_differing_field_is_named(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     other = first(sets["bare"]).model.model_copy(update={"checkpoint": "another"})
     with pytest.raises(DesignError, match="model differs"):
         protocol.prove(sets["masked"], changed(sets["bare"], model=other), bench)
 
 
-def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: protocol.Bench) -> None:
+def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None:
     with pytest.raises(InputError, match="Gate A has not been run here"):
         protocol.gate_b(bench)
     pairs = read_observations(protocol.gate_a(bench), bench.folder / "interventions.json")

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from test_cli import assert_refused, shopskill
 
-from shopskill_lib import protocol
+from shopskill_lib import protocol, workbench
 from shopskill_lib.agent import episode_seed, run_episode
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.lab import truth
 from shopskill_lib.lab.direct import DirectModel
-from shopskill_lib.protocol import Bench
+from shopskill_lib.pools import Pool
 from shopskill_lib.records import Hint, Step, make_treatment
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.skills import Chunk, Skill
+from shopskill_lib.workbench import Bench
 
 DRAFT = Skill(
     title="Three chunks",
@@ -41,7 +42,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shop_bench(cache: Path) -> Bench:
     """A small bench; its folder is never written."""
-    return replace(protocol.set_up(Settings.of(SMALL), cache / "shop"), skill=DRAFT)
+    return replace(workbench.set_up(Settings.of(SMALL), cache / "shop"), pool=Pool.of_skill(DRAFT))
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,7 @@ def test_other_content_is_not_read(measured: tuple[Bench, truth.Truth], what: st
     bench, _ = measured
     agent, endpoint = bench.agent, bench.agent.model.endpoint
     others = {
-        "draft": replace(bench, skill=DRAFT.subset(DRAFT.ids[:2])),
+        "draft": replace(bench, pool=Pool.of_skill(DRAFT.subset(DRAFT.ids[:2]))),
         "tasks": protocol.limited(bench, 15),
         "temperature": replace(bench, agent=replace(agent, model=DirectModel(replace(endpoint, temperature=0.1)))),
         "prompts": replace(bench, agent=replace(agent, prompts=replace(agent.prompts, policy="Buy."))),
@@ -223,11 +224,11 @@ def test_the_shopper_answers_alike_with_and_without_the_wire(shop_bench: Bench) 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_stored_truth_is_of_the_shipped_draft_and_of_this_shopper(language: str, tmp_path: Path) -> None:
     """When this fails: `shopskill truth` on a run of the defaults, and copy its two files."""
-    bench = protocol.set_up(Settings.of({"language": language}), tmp_path / "run")
+    bench = protocol.set_up(Settings.of({"language": language, "draft": "shipped"}), tmp_path / "run")
     assert isinstance(bench.agent.shop, EmbeddedShop)
     table = truth.read(tmp_path / "run", bench)
     assert table is not None
-    assert tuple(table["intervention_id"]) == bench.skill.ids
+    assert tuple(table["intervention_id"]) == tuple(protocol.pool_of(bench).versions)
     facts = json.loads((protocol.DRAFTS / f"truth_{language}.json").read_text(encoding="utf-8"))
     assert facts["simulated"] is True
     assert facts["largest_share"] <= 1 / truth.PRECISION

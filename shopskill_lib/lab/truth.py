@@ -29,10 +29,11 @@ from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.files import parse_json, read_bytes, read_text, write_bytes, write_json
 from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import SIMULATED
-from shopskill_lib.protocol import Bench
 from shopskill_lib.records import Step, Task, fingerprint
 from shopskill_lib.settings import Settings
 from shopskill_lib.simulated.shopper import SHOPPER_VERSION
+from shopskill_lib.skills import Skill
+from shopskill_lib.workbench import Bench
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -95,11 +96,21 @@ def identity(bench: Bench) -> str:
             "truth": TRUTH_VERSION,
             "shopper": SHOPPER_VERSION,
             "seed": SEED,
-            "draft": [[chunk.chunk_id, chunk.title, chunk.text] for chunk in bench.skill.chunks],
+            "draft": [[chunk.chunk_id, chunk.title, chunk.text] for chunk in _skill(bench).chunks],
             "tasks": [[task.task_id, task.visible_instruction, task.persona] for task in bench.tasks("val")],
             **bench.agent.identity,
         }
     )
+
+
+def _skill(bench: Bench) -> Skill:
+    """Return the draft, every chunk a factor of its own.
+
+    Raises:
+        ValueError: a chunk has a rewrite; their truth is not measured.
+    """
+    pool = protocol.pool_of(bench)
+    return pool.skill(pool.versions)
 
 
 def open_run(folder: Path) -> Bench:
@@ -273,7 +284,7 @@ def _draw(player: "Player", design: Design, draws: int, share: Callable[[Sample]
 
 def company_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare, a mask of M17 and its complement for every task and draw."""
-    slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in bench.skill.ids]
+    slots = [masks.Slot(chunk_id, (chunk_id,)) for chunk_id in _skill(bench).ids]
     ids = [task.task_id for task in bench.tasks("val")]
     drawn = masks.assign(SEED, ARM, ids, slots, draws.stop).masks.reshape(len(ids), draws.stop, len(slots))
     shown = drawn[:, draws.start :]
@@ -282,7 +293,7 @@ def company_masks(bench: Bench, draws: range) -> IntArray:
 
 def alone_masks(bench: Bench, draws: range) -> IntArray:
     """Return bare and each chunk alone for every task and draw."""
-    K = len(bench.skill.ids)
+    K = len(_skill(bench).ids)
     rows = np.vstack([np.zeros((1, K), dtype=np.int64), np.eye(K, dtype=np.int64)])
     return np.broadcast_to(rows, (len(bench.tasks("val")), len(draws), K + 1, K))
 
@@ -323,7 +334,7 @@ def _gather(
     (main, single), (together, apart) = samples, estimates
     table = pd.DataFrame(
         {
-            "intervention_id": bench.skill.ids,
+            "intervention_id": _skill(bench).ids,
             "true_coefficient": together.value,
             "true_error": together.error,
             "alone": apart.value,
@@ -339,7 +350,7 @@ def _gather(
         "alone_draws": single.reward.shape[1],
         "seed": SEED,
         "seconds": round(seconds),
-        "gate_error": dict(zip(bench.skill.ids, together.gate_error.round(6).tolist(), strict=True)),
+        "gate_error": dict(zip(_skill(bench).ids, together.gate_error.round(6).tolist(), strict=True)),
         "largest_share": max(together.share, apart.share),
         "bare_reward": float(main.reward[:, :, 0].mean()),
         "bare_success": float(main.success[:, :, 0].mean()),
@@ -408,8 +419,8 @@ def _play(bench: Bench, shown: IntArray, part: slice, first: int) -> tuple[Float
 
 def _episode(bench: Bench, task: Task, mask: Sequence[int], seed: int) -> tuple[float, int]:
     """Run one episode; return its reward and its success."""
-    chosen = tuple(name for name, bit in zip(bench.skill.ids, mask, strict=True) if bit)
-    hints = constant(protocol.treatment(ARM, bench.skill.subset(chosen)))
+    chosen = tuple(name for name, bit in zip(_skill(bench).ids, mask, strict=True) if bit)
+    hints = constant(protocol.treatment(ARM, _skill(bench).subset(chosen)))
     detail = run_episode(bench.agent, task, hints, seed, _forget).reward_detail
     if detail is None:
         raise RuntimeError("an episode ended without a score")

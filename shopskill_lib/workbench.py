@@ -1,0 +1,129 @@
+"""The workbench of a run: its shop, its tasks, the measured model and the author model, as the settings name them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shopskill_lib.agent import Agent, load_prompts
+from shopskill_lib.errors import ParameterError
+from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
+from shopskill_lib.pools import Pool
+from shopskill_lib.records import Split, Task
+from shopskill_lib.settings import Settings
+from shopskill_lib.shops.catalog import Catalogue, load_catalogue
+from shopskill_lib.shops.embedded import EmbeddedShop
+from shopskill_lib.shops.generator import generate_catalogue
+from shopskill_lib.shops.splits import load_splits, with_splits
+from shopskill_lib.simulated import wire
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything set up for a run: who shops where, on which tasks, and what is measured.
+
+    Attributes:
+        settings: the run's parameters.
+        folder: the run folder.
+        agent: model, shop and prompts.
+        catalogue: products and tasks.
+        pool: what a gate measures; None where nothing is.
+    """
+
+    settings: Settings
+    folder: Path
+    agent: Agent
+    catalogue: Catalogue
+    pool: Pool | None = None
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
+
+        Raises:
+            ParameterError: the catalogue has fewer.
+        """
+        count: int = getattr(self.settings, f"n_{split}")
+        found = [task for task in self.catalogue.tasks.values() if task.split == split]
+        if len(found) < count:
+            raise ParameterError(
+                f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
+                where=f"n_{split}",
+                allowed=f"1 to {len(found)}",
+                todo="ask for fewer, or use a larger catalogue",
+            )
+        chosen = found[:count]
+        return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
+
+
+def set_up(settings: Settings, folder: Path) -> Bench:
+    """Open the shop and connect the measured model; nothing is asked of it yet.
+
+    Raises:
+        InputError: catalogue or splits cannot be used; splits overlap (M2).
+        ParameterError: a parameter that fits nothing.
+    """
+    _refuse_unused(settings)
+    shop = _open_shop(settings, folder)
+    prompts = load_prompts(settings.language, settings.prompts_dir)
+    agent = Agent(connect_to(endpoint(settings, "policy")), shop, prompts, settings.max_steps)
+    return Bench(settings, folder, agent, shop.catalogue)
+
+
+def endpoint(settings: Settings, who: Literal["policy", "author"]) -> Endpoint:
+    """Return the measured model or the author model as the settings name it."""
+    given = settings.model_dump()
+    return Endpoint(
+        url=given[f"{who}_url"],
+        model=given[f"{who}_model"],
+        checkpoint=given[f"{who}_checkpoint"],
+        key_variable=given[f"{who}_key_env"],
+        temperature=given[f"{who}_temperature"],
+        max_tokens=given[f"{who}_max_tokens"],
+        send_seed=given[f"{who}_send_seed"],
+        timeout=given[f"{who}_timeout"],
+        price_in=given[f"{who}_price_in"],
+        price_out=given[f"{who}_price_out"],
+    )
+
+
+def connect_to(named: Endpoint) -> ChatModel:
+    """Return the model behind an endpoint, the simulated ones on their transport."""
+    return connect(named, transport=wire.transport() if named.url == SIMULATED else None)
+
+
+def _refuse_unused(settings: Settings) -> None:
+    """Refuse settings that would be passed over in silence."""
+    problems = (
+        (bool(settings.splits) and not settings.catalogue, "splits", "splits with the catalogue they belong to"),
+        (bool(settings.allow_overlap) and not settings.splits, "allow_overlap", "allow_overlap with splits"),
+        (
+            bool(settings.reuse_from) and not (Path(settings.reuse_from) / "episodes").is_dir(),
+            "reuse_from",
+            "a run folder with episodes",
+        ),
+    )
+    for wrong, name, allowed in problems:
+        if wrong:
+            raise ParameterError(
+                f"{name} is {getattr(settings, name)!r}, which nothing can use here",
+                where=f"parameter {name}",
+                allowed=allowed,
+                todo="correct it or leave it out",
+            )
+
+
+def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
+    """Open the generated catalogue, or a real one with its split file."""
+    if not settings.catalogue:
+        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    elif settings.splits:
+        read = load_catalogue(Path(settings.catalogue), language=settings.language)
+        splits = load_splits(Path(settings.splits), read)
+        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
+    else:
+        raise ParameterError(
+            "a catalogue is given without splits",
+            where="splits",
+            allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
+            todo="write one: which tasks validate and which test is yours to say (M2)",
+        )
+    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
