@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
+    "curriculum",
     "errors",
     "console",
     "files",
