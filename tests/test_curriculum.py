@@ -144,7 +144,9 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_saved_curriculum_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "curriculum.json"
     save(curriculum(0.9, old=0.1), path)
-    save(EXAMPLE, path)
+    with path.open(encoding="utf-8") as before:
+        save(EXAMPLE, path)
+        assert "old" in before.read(), "whoever reads the file meanwhile reads the whole old one"
     assert load(path) == EXAMPLE
     assert load(path).state_id == EXAMPLE.state_id
     assert [file.name for file in tmp_path.iterdir()] == ["curriculum.json"]

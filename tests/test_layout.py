@@ -22,6 +22,7 @@ ORDER = [
     "jsonl",
     "text",
     "skills",
+    "ledger",
     "shops.protocol",
     "shops.budget",
     "shops.catalog",
