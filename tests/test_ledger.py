@@ -299,7 +299,7 @@ SAME = [
     (LESSON["en"], REWORDED["en"]),
     (
         "Put every requirement of the request into the search query.",
-        "Put all requirements of the request in your query",
+        "Put all requirements of the request into your search query!",
     ),
     ("Compare at least two or three candidates before settling.", "Before settling, compare two or three candidates"),
     (
