@@ -210,7 +210,7 @@ def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
 
 def treatment(name: str, skill: Skill) -> Treatment:
     """Return the treatment that shows a skill's chunks, titles included, in canonical order."""
-    return make_treatment(name, [Hint(id=c.chunk_id, text=f"{c.title}\n{c.text}") for c in skill.chunks])
+    return make_treatment(name, [Hint(id=chunk.chunk_id, text=chunk.shown) for chunk in skill.chunks])
 
 
 def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:

@@ -4,6 +4,7 @@ A chunk is the smallest unit of skill text that is shown or hidden as a whole. I
 outside a code fence begins one: `## Title {#chunk-id}`; without an id the chunk is named by its content.
 """
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -28,6 +29,16 @@ class Chunk(Record):
     """Heading; shown with the text."""
     text: str
     """The advice itself."""
+
+    @property
+    def shown(self) -> str:
+        """What a prompt shows of it."""
+        return f"{self.title}\n{self.text}"
+
+    @property
+    def text_sha256(self) -> str:
+        """Hash of what a prompt shows of it: tells the texts apart that a chunk has had under one id."""
+        return hashlib.sha256(self.shown.encode()).hexdigest()
 
 
 class Skill(Record):

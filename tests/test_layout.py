@@ -63,6 +63,7 @@ ORDER = [
     "settings",
     "workbench",
     "protocol",
+    "triage",
     "status",
     "lab.direct",
     "lab.truth",
