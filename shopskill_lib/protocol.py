@@ -32,6 +32,9 @@ DRAFT = "draft.json"
 SELECTED = "skill.md"
 """The skill that Gate A selects, in the run folder."""
 
+ROUNDS = "online"
+"""Folder of the online rounds, in the run folder."""
+
 DESCRIBED = ("task_id", "sample", "split", "checkpoint", "origin")
 SCORES = ("reward", "r_success", "r_type", "r_att", "r_option", "r_price")
 COSTS = ("steps", "prompt_tokens", "completion_tokens", "protocol_faults", "invalid_actions")
@@ -127,7 +130,7 @@ def gate_b(bench: Bench) -> Path:
         `test_observations.csv` of the run folder.
 
     Raises:
-        InputError: Gate A has selected no skill here, or an empty one.
+        InputError: no gate has selected a skill here, or an empty one.
     """
     sets = roll_out(bench, plan_gate_b(bench), "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
@@ -141,9 +144,59 @@ def gate_b(bench: Bench) -> Path:
 def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
     """Write the selected chunks as `skill.md`, in canonical order: what Gate B tests and a policy loads."""
     path = bench.folder / SELECTED
-    head = f"---\norigin: {_origin(bench)}\nselected_by: Gate A, gate_a.json beside this file\n---\n"
+    head = f"---\norigin: {_origin(bench)}\nselected_by: gate_a.json beside this file\n---\n"
     write_bytes(path, (head + pool_of(bench).skill(selected).to_markdown()).encode())
     return path
+
+
+def read_selected(folder: Path) -> Skill:
+    """Return the skill that a gate selected in a run folder or in a round; it may be empty.
+
+    Raises:
+        InputError: no gate has been run there.
+    """
+    path = folder / SELECTED
+    if not path.exists():
+        raise InputError(
+            "Gate A has not been run here", where=str(path), allowed="a selected skill", todo="run 03_gate_a first"
+        )
+    text = read_text(path)
+    if "\n## " not in text:
+        return Skill(title=text.rpartition("\n# ")[2].strip(), chunks=())
+    return read_skill(path)
+
+
+def at_round(bench: Bench, skill: str) -> Bench:
+    """Return the bench in the folder and at the checkpoint of an online round, whose skill Gate B is to test (M24).
+
+    Args:
+        bench: of the run folder.
+        skill: the round as `online/round_001`; "" for the skill that Gate A selected, the bench as it is.
+
+    Raises:
+        InputError: there is no such finished round.
+    """
+    if not skill:
+        return bench
+    place = bench.folder / skill
+    if not (place / "round.json").exists():
+        done = sorted(f"{ROUNDS}/{path.name}" for path in (bench.folder / ROUNDS).glob("round_*"))
+        raise InputError(
+            f"skill is {skill!r}, which is no finished round",
+            where=str(bench.folder),
+            allowed=", ".join(done) or '"" for the skill of Gate A: no round is finished here',
+            todo="name a finished round, or run 05_online first",
+        )
+    report = parse_json(read_text(place / "round.json"), str(place / "round.json"))
+    return moved(bench, place, report["evaluation_model"], report["evaluation_checkpoint"])
+
+
+def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:
+    """Return the bench in another folder, its policy at other weights; bare runs are reused from the folder before."""
+    names = {"policy_model": model, "policy_checkpoint": checkpoint, "reuse_from": str(bench.folder)}
+    settings = bench.settings.model_copy(update=names)
+    policy = workbench.connect_to(workbench.endpoint(settings, "policy"))
+    return replace(bench, settings=settings, folder=folder, agent=replace(bench.agent, model=policy))
 
 
 def _refuse_too_few(bench: Bench, pairs: int) -> None:
@@ -195,15 +248,15 @@ def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
 
 def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
     """List Gate B's episodes: one bare and one equipped a task (see `gate_b` for what it refuses)."""
-    path = bench.folder / SELECTED
-    if not path.exists() or not read_text(path).count("\n## "):
+    skill = read_selected(bench.folder)
+    if not skill.chunks:
         raise InputError(
-            "Gate A has selected no chunk here" if path.exists() else "Gate A has not been run here",
-            where=str(path),
+            "no chunk has been selected here",
+            where=str(bench.folder / SELECTED),
             allowed="a selected skill of at least one chunk",
-            todo="run 03_gate_a first" if not path.exists() else "there is nothing to test",
+            todo="there is nothing to test",
         )
-    whole = treatment("equipped", read_skill(path))
+    whole = treatment("equipped", skill)
     bare = [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks("test")]
     return [*bare, *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks("test"))]
 

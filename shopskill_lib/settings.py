@@ -56,6 +56,8 @@ class Settings(Record):
     """Most factors of the initial draft (M16)."""
     draft: str = ""
     """The skill to measure: skill.md or a JSON list of chunks, or `shipped`; "" for the one compiled in the run."""
+    skill: str = ""
+    """What Gate B tests: an online round as `online/round_001`; "" for the skill that Gate A selected."""
     masked_samples: int = Field(1, ge=1)
     """Masked rollouts a task."""
     mask_seed: int = Field(0, ge=0)

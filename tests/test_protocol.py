@@ -85,7 +85,7 @@ def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None
     assert pairs.simulated
     assert len(pairs.task_ids) == 8
     protocol.write_selected(bench, ())
-    with pytest.raises(InputError, match="selected no chunk"):
+    with pytest.raises(InputError, match="no chunk has been selected"):
         protocol.gate_b(bench)
     selected = protocol.write_selected(bench, ("price",)).read_text(encoding="utf-8")
     assert "simulated" in selected
