@@ -67,6 +67,7 @@ ORDER = [
     "status",
     "lab.direct",
     "lab.truth",
+    "lab.learner",
     "lab.planted",
     "tables",
     "plots",
