@@ -1,93 +1,118 @@
-"""The online loop: groups, triage, candidates, training, gate, next skill - one folder a round (METHOD M26-M30).
+"""The online loop: rounds of groups, triage, candidates, training, gate and next skill (METHOD M26-M30).
 
 A round is built in `online/.round_000.staging` and renamed when it is complete: a killed process resumes there and buys
 nothing twice, a finished round is never built again, and nothing but a gate's decision changes the skill (I7, I8).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pandas as pd
 
-from shopskill_lib import chronicle, curriculum, gates, ledger, looks, protocol, rollouts, triage, workbench
-from shopskill_lib.cards import Card
-from shopskill_lib.curriculum import Curriculum, Shown
+from shopskill_lib import cycle, ledger, protocol, workbench
+from shopskill_lib.cycle import RULE, Rule, Start, Trainer
 from shopskill_lib.errors import InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text, write_json
-from shopskill_lib.gates import Gate
-from shopskill_lib.models import SIMULATED, Endpoint
-from shopskill_lib.pools import Pool
+from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
-from shopskill_lib.rounds import (
-    Gap,
-    Groups,
-    Measured,
-    Proposed,
-    Report,
-    Round,
-    in_force,
-    measured,
-    name,
-    proposed,
-    read_round,
-    read_rounds,
-    write_lineage,
-)
-from shopskill_lib.skills import Skill
+from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
 from shopskill_lib.store import locked
-from shopskill_lib.triage import Triage
 from shopskill_lib.workbench import Bench
 
-__all__ = ["Rule", "foresee", "read_rounds", "rounds"]
+__all__ = ["RULE", "Round", "Rule", "Trainer", "foresee", "read_rounds", "rounds"]
 
-DECIDING = (
-    "n_train", "n_val", "persona", "masked_samples", "mask_seed", "rollout_seed", "n_groups", "group_size", "rho_min",
-    "rho_max", "max_candidates", "n_gap", "trainer", "audit_rounds", "audit_tokens", "context_tokens", "author_model",
-    "author_checkpoint", "author_temperature", "author_max_tokens", "author_send_seed",
-)  # fmt: skip
-"""Settings that decide a round beside its agent, its skill and its rule. `q` is not among them: it is the user's
-schedule and may change from round to round (M29)."""
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How the gates of the rounds are fitted.
+def rounds(
+    bench: Bench, authors: cycle.Authors, rule: Rule = RULE, trainer: Trainer | None = None
+) -> tuple[Round, ...]:
+    """Run the rounds that are still owed, and return all `settings.rounds` of them.
 
-    Attributes:
-        budget: K; None for min(10, slots), and never more than a round has slots.
-        resamples: bootstrap resamples.
-        analysis_seed: their seed.
-        max_missing: share of pairs that may be missing (M20).
+    Args:
+        bench: of a run folder in which Gate A has selected a skill.
+        rule: how the gates are fitted.
+        trainer: who trains between groups and gate; None for the one that the settings name.
+
+    Raises:
+        InputError: Gate A has not been run, or with another draft or checkpoint.
+        ParameterError: settings that decide a finished or begun round have changed; a trainer of another model.
+        OutputError: another process is at work on the rounds.
+        Interrupted: stopped on request; the same call goes on.
     """
+    train = trainer or _trainer(bench)
+    found: list[Round] = []
+    with locked(bench.folder / ROUNDS):
+        start = _begin(bench)
+        while len(found) < bench.settings.rounds:
+            final = bench.folder / ROUNDS / name(start.number)
+            given = cycle.given_of(bench, start, rule)
+            if final.exists():
+                cycle.refuse_other(final / cycle.GIVEN, given, ignored=("q",))
+            else:
+                cycle.Builder(bench, start, rule, train, authors).build(given).rename(final)
+            ledger.append(bench.folder / ledger.FILE, ledger.read(final / cycle.EVENTS))
+            found.append(read_round(final))
+            start = _next(start, found[-1])
+    return tuple(found)
 
-    budget: int | None = None
-    resamples: int = gates.RESAMPLES
-    analysis_seed: int = 0
-    max_missing: float = 0.0
+
+def foresee(bench: Bench) -> str:
+    """Say what the rounds that are still owed ask of the measured model at most."""
+    settings = bench.settings
+    owed = settings.rounds - len(read_rounds(bench.folder)[: settings.rounds])
+    groups = settings.n_groups * settings.group_size
+    val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
+    gap = min(settings.n_gap, settings.n_val)
+    return (
+        f"{owed} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {settings.n_groups} retries and "
+        f"{val + gap} validation rollouts: up to {owed * (groups + settings.n_groups + val + gap)} episodes."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What a round begins with.
+def _trainer(bench: Bench) -> Trainer:
+    """Return the trainer that the settings name.
 
-    Attributes:
-        skill: in force.
-        lineage: every text gated so far; the latest gate's selected ones are the skill.
-        policy: weights of the groups.
-        looks: gates that used these validation tasks so far.
+    Raises:
+        ParameterError: a simulated trainer of a model that is not the simulated shopper.
     """
+    settings = bench.settings
+    if settings.trainer == "simulated" and settings.policy_url != SIMULATED:
+        raise ParameterError(
+            f"trainer is 'simulated', the policy is {settings.policy_model!r} at {settings.policy_url}",
+            where="parameter trainer",
+            allowed="simulated for the simulated shopper only, else none",
+            todo="set trainer to none: groups and gate are then of the same checkpoint",
+        )
+    return cycle.TRAINERS[settings.trainer]
 
-    number: int
-    skill: Skill
-    lineage: tuple[Measured, ...]
-    policy: Endpoint
-    looks: int
 
-    def curriculum(self, settings: Any) -> Curriculum:
-        """Return the curriculum of the round's groups (M26, M29)."""
-        rows = in_force(self.lineage)
-        alphas = {row.chunk_id: row.alpha for row in rows if row.alpha is not None}
-        rho = curriculum.rho(alphas, settings.rho_min, settings.rho_max)
-        chunks = tuple(Shown(row.chunk_id, row.text_sha256, alphas[row.chunk_id], rho[row.chunk_id]) for row in rows)
-        return Curriculum(self.number, self.policy.checkpoint, settings.rollout_seed, settings.q, chunks)
+def _begin(bench: Bench) -> Start:
+    """Return what round 0 begins with: the skill of Gate A and its coefficients."""
+    skill = protocol.read_selected(bench.folder)
+    place = bench.folder / "gate_a.json"
+    gate = parse_json(read_text(place), str(place))
+    policy = workbench.endpoint(bench.settings, "policy")
+    rows = measured(gate, protocol.read_draft(bench.settings, bench.folder), None, policy.checkpoint)
+    measured_at = set(pd.read_csv(bench.folder / "observations.csv", dtype=str)["checkpoint"])
+    texts = {row.chunk_id: row.text_sha256 for row in rows if row.selected}
+    problems = (
+        (
+            texts != {chunk.chunk_id: chunk.text_sha256 for chunk in skill.chunks},
+            "skill.md holds other chunks or texts than Gate A selected",
+        ),
+        (measured_at != {policy.checkpoint}, f"Gate A measured {sorted(measured_at)}, not {policy.checkpoint!r}"),
+    )
+    for wrong, found in problems:
+        if wrong:
+            raise InputError(
+                found,
+                where=str(bench.folder),
+                allowed="the skill and the checkpoint of Gate A, as it left them",
+                todo="run 03_gate_a again, or use a new run folder",
+            )
+    return Start(0, skill, tuple(rows), policy, len(gate["looks"]))
+
+
+def _next(start: Start, done: Round) -> Start:
+    """Return what the round after a finished one begins with."""
+    report = done.report
+    policy = replace(start.policy, model=report.evaluation_model, checkpoint=report.evaluation_checkpoint)
+    return Start(start.number + 1, protocol.read_selected(done.folder), done.lineage, policy, report.looks)

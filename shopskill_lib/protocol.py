@@ -143,9 +143,14 @@ def gate_b(bench: Bench) -> Path:
 
 def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
     """Write the selected chunks as `skill.md`, in canonical order: what Gate B tests and a policy loads."""
+    return write_skill(bench, pool_of(bench).skill(selected))
+
+
+def write_skill(bench: Bench, skill: Skill) -> Path:
+    """Write a skill as the selected one of the bench's folder."""
     path = bench.folder / SELECTED
     head = f"---\norigin: {_origin(bench)}\nselected_by: gate_a.json beside this file\n---\n"
-    write_bytes(path, (head + pool_of(bench).skill(selected).to_markdown()).encode())
+    write_bytes(path, (head + skill.to_markdown()).encode())
     return path
 
 
@@ -235,6 +240,11 @@ def assign(bench: Bench) -> masks.Assignments:
     return masks.assign(bench.settings.mask_seed, "val", task_ids, pool_of(bench).slots, bench.settings.masked_samples)
 
 
+def plan_bare(bench: Bench, split: Split) -> list[rollouts.Planned]:
+    """List the bare episodes of a split, one a task."""
+    return [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks(split)]
+
+
 def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
     """List Gate A's episodes: one bare a task, one masked a task and sample."""
     by_id = {task.task_id: task for task in bench.tasks("val")}
@@ -243,7 +253,7 @@ def plan_gate_a(bench: Bench) -> list[rollouts.Planned]:
         rollouts.Planned("masked", by_id[task_id], sample, _masked(bench, mask.tolist()))
         for task_id, sample, mask in zip(drawn.task_ids, drawn.samples, drawn.masks, strict=True)
     ]
-    return [*(rollouts.Planned("bare", task, 0, BARE) for task in by_id.values()), *masked]
+    return [*plan_bare(bench, "val"), *masked]
 
 
 def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
@@ -257,8 +267,7 @@ def plan_gate_b(bench: Bench) -> list[rollouts.Planned]:
             todo="there is nothing to test",
         )
     whole = treatment("equipped", skill)
-    bare = [rollouts.Planned("bare", task, 0, BARE) for task in bench.tasks("test")]
-    return [*bare, *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks("test"))]
+    return [*plan_bare(bench, "test"), *(rollouts.Planned("equipped", task, 0, whole) for task in bench.tasks("test"))]
 
 
 def treatment(name: str, skill: Skill) -> Treatment:

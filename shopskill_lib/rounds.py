@@ -19,7 +19,6 @@ from shopskill_lib.protocol import ROUNDS
 from shopskill_lib.records import Record
 from shopskill_lib.triage import Group, Triage
 
-
 Form = TypeVar("Form")
 
 
@@ -32,7 +31,7 @@ class Groups(Record):
 
 
 class Measured(Record):
-    """What one gate found of one text: a row of `lineage.json`. A chunk's id outlives its texts, a row's hash does not."""
+    """What one gate found of one text: a row of `lineage.json`; a chunk's id outlives its texts, the hash does not."""
 
     chunk_id: str
     """Logical chunk: the slot."""
