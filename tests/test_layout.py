@@ -67,6 +67,7 @@ ORDER = [
     "lab.planted",
     "tables",
     "plots",
+    "viewer",
     "report",
     "parameters",
     "run",
