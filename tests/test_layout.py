@@ -75,6 +75,7 @@ ORDER = [
     "online",
     "tables",
     "plots",
+    "viewer",
     "report",
     "parameters",
     "run",
