@@ -17,6 +17,7 @@ from shopskill_lib.ledger import (
     Validation,
     WasLeftOut,
 )
+from shopskill_lib.pools import Candidate
 from shopskill_lib.rounds import Measured
 
 Draft: TypeAlias = Any
@@ -86,6 +87,19 @@ def proposals(draft: Draft, checkpoint: str, number: int | None, at: datetime) -
         )
         events.append(Proposed.of(payload, at=at, reason=version.reason))
     return [*events, *(_left_out(left, draft, clusters, origin, at) for left in draft.left_out)]
+
+
+def repeated(candidate: Candidate, like: str, checkpoint: str, number: int, at: datetime) -> Event:
+    """Return the event of a candidate that the program did not gate: it repeats the rejected one `like`."""
+    payload = LeftOut(
+        source_card_ids=candidate.evidence_card_ids,
+        consolidation_cluster_id=None,
+        failure_mechanism=None,
+        proposal_checkpoint=checkpoint,
+        stage="online",
+        round=number,
+    )
+    return WasLeftOut.of(payload, at=at, reason=f"{candidate.candidate_id} repeats {like}, which a gate has rejected")
 
 
 def _mechanism(behind: Iterable[Cluster]) -> str | None:

@@ -367,15 +367,12 @@ class Builder:
 
     def _events(self, found: Found) -> list[ledger.Event]:
         """Return the round's events of the ledger (M30)."""
-        now = datetime.now(UTC)
+        now, number, checkpoint = datetime.now(UTC), self.start.number, self.start.policy.checkpoint
         past = ledger.read(self.run.folder / ledger.FILE)
-        new = (
-            []
-            if found.draft is None
-            else chronicle.proposals(found.draft, self.start.policy.checkpoint, self.start.number, now)
-        )
+        new = [] if found.draft is None else chronicle.proposals(found.draft, checkpoint, number, now)
+        left = [chronicle.repeated(one.candidate, one.like, checkpoint, number, now) for one in found.repeated]
         known = {event.payload.candidate_id for event in (*past, *new) if isinstance(event, ledger.Proposed)}
-        return [*new, *chronicle.outcomes(found.rows, known, now)]
+        return [*new, *left, *chronicle.outcomes(found.rows, known, now)]
 
     def _report(self, following: Start, found: Found) -> Report:
         """Return the round in figures."""

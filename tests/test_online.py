@@ -1,0 +1,446 @@
+"""Online rounds on a run folder: what triggers, what is trained on, gated and left behind, and stops in between."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rounds_child import DRAFT, PERSONA, PROPOSALS, RULE, SETTINGS, Scripted, add, gated, rewrite
+
+from shopskill_lib import curriculum, cycle, ledger, online, protocol
+from shopskill_lib.errors import InputError, OutputError, ParameterError
+from shopskill_lib.lab.learner import Lesson
+from shopskill_lib.models import Endpoint
+from shopskill_lib.rounds import Round, measured, read_round
+from shopskill_lib.settings import Settings
+from shopskill_lib.workbench import Bench
+
+CHILD = Path(__file__).with_name("rounds_child.py")
+
+
+class Trainer:
+    """A trainer that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.lessons: list[list[Lesson]] = []
+
+    def __call__(self, policy: Endpoint, checkpoint: str, lessons: list[Lesson]) -> Endpoint:
+        self.lessons.append(lessons)
+        return cycle.TRAINERS["simulated"](policy, checkpoint, lessons)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder in which Gate A has been run."""
+    return gated(tmp_path_factory.mktemp("online") / "run").folder
+
+
+@pytest.fixture
+def bench(origin: Path, tmp_path: Path) -> Bench:
+    return copy(origin, tmp_path / "run")
+
+
+def copy(origin: Path, folder: Path, **names: Any) -> Bench:
+    """A run folder like this one, with other settings."""
+    subprocess.run(["cp", "-r", str(origin), str(folder)], check=True)
+    settings = SETTINGS | {"draft": str(folder / "draft.md")} | names
+    return protocol.set_up(Settings.of(settings), folder)
+
+
+@pytest.fixture(scope="module")
+def finished(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, tuple[Round, ...], Scripted]:
+    """Two rounds, unbroken."""
+    bench = copy(origin, tmp_path_factory.mktemp("finished") / "run")
+    authors = Scripted(*PROPOSALS)
+    return bench, online.rounds(bench, authors.authors, RULE), authors
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def document(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+STATE = (
+    "groups.json", "triage.json", "masks.csv", "observations.csv", "interventions.json", "skill.md",
+    "curriculum.json", "lineage.json", "round.json",
+)  # fmt: skip
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """Everything a run's rounds left, times aside."""
+    found: dict[str, Any] = {}
+    for place in sorted((folder / "online").iterdir()):
+        if place.is_dir():
+            found |= {f"{place.name}/{name}": (place / name).read_text(encoding="utf-8") for name in STATE}
+            gate = document(place / "gate_a.json")
+            found[f"{place.name}/gate"] = {name: value for name, value in gate.items() if name != "looks"}
+            for path in sorted((place / "episodes").glob("*.jsonl")):
+                found[f"{place.name}/{path.stem}"] = sorted(line["identity"] for line in lines(path))
+    found["ledger"] = [event.id for event in ledger.read(folder / ledger.FILE)]
+    return found
+
+
+def test_rounds_leave_what_the_next_begins_with(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, rounds, _ = finished
+    first, second = rounds
+    skill = protocol.read_selected(first.folder)
+    assert second.report.chunks_before == len(skill.chunks) == first.report.chunks_after
+    assert (first.report.proposal_checkpoint, first.report.evaluation_checkpoint) == (
+        "simulated-shopper-1",
+        "simulated-shopper-1+r0",
+    )
+    assert second.report.proposal_checkpoint == "simulated-shopper-1+r0"
+    following = curriculum.load(first.folder / "curriculum.json")
+    assert following == second.state
+    alphas = {row.chunk_id: row.alpha for row in first.lineage if row.round == 0 and row.selected}
+    assert {shown.chunk_id: shown.alpha for shown in second.state.chunks} == alphas
+    assert {shown.chunk_id: shown.rho for shown in second.state.chunks} == curriculum.rho(alphas)
+    assert online.read_rounds(bench.folder) == rounds
+
+
+def test_round_0_begins_with_gate_a(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, (first, _), _ = finished
+    gate = document(bench.folder / "gate_a.json")
+    selected = {row["intervention_id"]: row["coefficient"] for row in gate["factors"] if row["status"] == "selected"}
+    assert {shown.chunk_id: shown.alpha for shown in first.state.chunks} == selected
+
+
+def test_only_failed_full_skill_retries_are_analysed(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    """I1, I2."""
+    _, rounds, authors = finished
+    pending = [found for done in rounds for found in done.groups if found.verdict == "pending_analysis"]
+    retries = {f"t-{found.retry.identity[:16]}" for found in pending if found.retry and found.retry.identity}
+    assert [seen.trajectory_id for seen in authors.analysed]
+    assert {seen.trajectory_id for seen in authors.analysed} == retries
+    whole = protocol.read_selected(rounds[0].folder.parents[1]).ids
+    assert all(tuple(hint.id for hint in seen.hints) == whole for seen in authors.analysed[: len(rounds[0].groups)][:1])
+    assert all(seen.success is False for seen in authors.analysed)
+
+
+def test_retries_are_not_trained_on(bench: Bench) -> None:
+    """I3: one lesson a group, with the rewards of its rollouts and the texts they saw."""
+    trainer = Trainer()
+    (first,) = online.rounds(with_(bench, rounds=1), Scripted().authors, RULE, trainer)
+    (lessons,) = trainer.lessons
+    assert any(found.retry for found in first.groups)
+    assert [lesson.rewards for lesson in lessons] == [found.rewards for found in first.groups]
+    bare = [lesson.text for lesson, found in zip(lessons, first.groups, strict=True) if not found.group.chunk_ids]
+    assert set(bare) <= {""}
+
+
+def with_(bench: Bench, **names: Any) -> Bench:
+    return replace(bench, settings=bench.settings.model_copy(update=names))
+
+
+def test_a_finished_round_is_not_built_again(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, rounds, _ = finished
+    before = state(bench.folder)
+    silent = Scripted()
+    assert online.rounds(bench, silent.authors, RULE) == rounds
+    assert silent.analysed == []
+    assert state(bench.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"n_groups": 6}, "n_groups"), ({"rho_min": 0.1}, "rho_min"), ({"trainer": "none"}, "trainer")],
+)
+def test_other_settings_are_refused(
+    finished: tuple[Bench, tuple[Round, ...], Scripted], change: dict[str, Any], name: str
+) -> None:
+    bench, _, _ = finished
+    with pytest.raises(ParameterError, match=f"{name} was .*, is"):
+        online.rounds(with_(bench, **change), Scripted().authors, RULE)
+
+
+def test_another_rule_is_refused(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, _, _ = finished
+    with pytest.raises(ParameterError, match="budget was None, is 2"):
+        online.rounds(bench, Scripted().authors, replace(RULE, budget=2))
+
+
+def test_q_is_a_schedule_and_rounds_may_be_added(
+    finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path
+) -> None:
+    bench, rounds, _ = finished
+    more = copy(bench.folder, tmp_path / "run", rounds=3, q=1.0)
+    *before, third = online.rounds(more, Scripted().authors, RULE)
+    assert [done.report for done in before] == [done.report for done in rounds]
+    assert {found.group.mode for found in third.groups} == {"skill_free"}
+
+
+def test_tasks_and_masks_differ_from_round_to_round(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, (first, second), _ = finished
+    assert not {found.group.task_id for found in first.groups} & {found.group.task_id for found in second.groups}
+    seeds = [
+        (folder / "masks.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0]
+        for folder in (bench.folder, first.folder, second.folder)
+    ]
+    assert seeds == ["0", "1", "2"]
+
+
+def test_bare_runs_are_of_the_gates_checkpoint(
+    finished: tuple[Bench, tuple[Round, ...], Scripted], origin: Path, tmp_path: Path
+) -> None:
+    """I14: rolled out anew after training; pointed to when nobody trained. Masked ones are always drawn anew."""
+    _, (first, _), _ = finished
+    trained = lines(first.folder / "episodes" / "bare.jsonl")
+    assert {line["model"]["checkpoint"] for line in trained} == {"simulated-shopper-1+r0"}
+    (kept,) = online.rounds(copy(origin, tmp_path / "run", trainer="none", rounds=1), Scripted().authors, RULE)
+    assert kept.report.evaluation_checkpoint == "simulated-shopper-1"
+    assert all("reused_from" in line for line in lines(kept.folder / "episodes" / "bare.jsonl"))
+    assert not any("reused_from" in line for line in lines(kept.folder / "episodes" / "masked.jsonl"))
+    assert "1 of them at this very checkpoint" in str(kept)
+
+
+def test_a_simulated_trainer_trains_no_other_model(bench: Bench) -> None:
+    with pytest.raises(ParameterError, match="trainer is 'simulated'"):
+        online.rounds(with_(bench, policy_url="http://127.0.0.1:9/v1"), Scripted().authors, RULE)
+
+
+def test_candidates_change_nothing_before_the_gate(bench: Bench) -> None:
+    """I7: the skill that the gate measures beside them is the one in force, and Gate A's file is not touched."""
+    authors, before = Scripted([add(PERSONA)]), (bench.folder / "skill.md").read_bytes()
+    (first,) = online.rounds(with_(bench, rounds=1), authors.authors, RULE)
+    assert authors.skills == [protocol.read_selected(bench.folder)]
+    assert (bench.folder / "skill.md").read_bytes() == before
+    admitted = {row.version_id for row in first.lineage if row.round == 0 and row.selected}
+    assert set(protocol.read_selected(first.folder).ids) == admitted
+
+
+def test_a_rejected_synonym_is_not_gated_again(bench: Bench) -> None:
+    """A candidate that a gate has rejected comes back in hardly other words: dropped, and the ledger says so."""
+    text = "Buy the first result in the list."
+    ledger.append(bench.folder / ledger.FILE, rejected(text))
+    authors = Scripted([add(f"{text} !", "candidate-b"), add(PERSONA, "candidate-c")])
+    (first,) = online.rounds(with_(bench, rounds=1), authors.authors, RULE)
+    found = first.candidates().set_index("candidate_id")["status"]
+    assert found["candidate-b"] == "rejected_synonym"
+    assert found["candidate-c"] != "rejected_synonym"
+    assert "candidate-b" not in (first.folder / "interventions.json").read_text(encoding="utf-8")
+    events = ledger.read(bench.folder / ledger.FILE)
+    reasons = [event.reason for event in events if isinstance(event, ledger.WasLeftOut)]
+    assert reasons == ["candidate-b repeats candidate-a, which a gate has rejected"]
+
+
+def rejected(text: str) -> list[ledger.Event]:
+    """Events of an addition that a gate has rejected."""
+    proposal = ledger.Proposal(
+        candidate_id="candidate-a",
+        operation="ADD",
+        target_chunk_id=None,
+        source_card_ids=("card-0",),
+        failure_mechanism=None,
+        proposal_checkpoint="c0",
+        stage="cold_start",
+        round=None,
+        consolidation_cluster_id=None,
+        replacement_family_id=None,
+        content=text,
+    )
+    validation = ledger.Validation(
+        candidate_id="candidate-a",
+        chunk_id="candidate-a",
+        round=None,
+        evaluation_checkpoint="c0",
+        estimated_effect=-0.1,
+        contribution_rank=3,
+        validation_result="non_positive",
+    )
+    now = datetime.now(UTC)
+    return [
+        ledger.Proposed.of(proposal, at=now, reason="seen"),
+        ledger.Validated.of(validation, at=now, reason="no positive estimate"),
+    ]
+
+
+def test_ledger_tells_what_became_of_every_candidate(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
+    bench, (first, _), _ = finished
+    found = {row.candidate_id: row for row in ledger.proposals(ledger.read(bench.folder / ledger.FILE))}
+    wanted = {one.candidate_id: one for one in first.report.candidates}
+    assert found.keys() == wanted.keys()
+    assert found["candidate-r"].validation_result == wanted["candidate-r"].status
+    assert found["candidate-r"].estimated_effect == wanted["candidate-r"].alpha
+    assert {row.proposal_checkpoint for row in found.values()} == {"simulated-shopper-1"}
+
+
+def test_an_empty_skill_runs_bare_and_only_grows(tmp_path: Path) -> None:
+    """Nothing is selected, so the next round shows nothing; it has a gate only when there is a candidate."""
+    harm = "# Shop\n\n## First {#first}\n\nBuy the first result in the list at once.\n"
+    bench = gated(tmp_path / "run", harm, rounds=3, n_val=40)
+    assert protocol.read_selected(bench.folder).chunks == ()
+    authors = Scripted([], [add(PERSONA)])
+    first, second, _ = online.rounds(bench, authors.authors, RULE)
+    assert {found.group.treatment_sha256 for found in first.groups} == {protocol.BARE.sha256}
+    assert {found.retry.treatment_sha256 for found in first.groups if found.retry} == {protocol.BARE.sha256}
+    assert "no gate" in str(first)
+    assert not (first.folder / "gate_a.json").exists()
+    assert (first.report.chunks_after, first.report.gap) == (0, None)
+    assert second.candidates()["operation"].tolist() == ["ADD"]
+    with pytest.raises(InputError, match="no chunk has been selected"):
+        protocol.gate_b(protocol.at_round(bench, "online/round_000"))
+
+
+def test_gate_b_tests_a_round(finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path) -> None:
+    bench = copy(finished[0].folder, tmp_path / "run")
+    at = protocol.at_round(bench, "online/round_001")
+    rows = protocol.gate_b(at).read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 1 + bench.settings.n_test
+    assert all(",simulated-shopper-1+r1," in row for row in rows[1:])
+    place = bench.folder / "online" / "round_001"
+    assert (place / "test_observations.csv").exists()
+    (whole,) = {tuple(line["hint_ids"]) for line in lines(place / "episodes" / "equipped.jsonl")}
+    assert whole == protocol.read_selected(place).ids
+    assert protocol.at_round(bench, "") is bench
+    with pytest.raises(InputError, match="online/round_000, online/round_001"):
+        protocol.at_round(bench, "online/round_007")
+
+
+def test_a_winning_rewrite_keeps_the_id_and_lineage_shows_both_texts(bench: Bench) -> None:
+    pool = protocol.Pool(
+        title="s",
+        kind="current",
+        chunks=protocol.read_draft(bench.settings, bench.folder).chunks,
+        candidates=(rewrite("query", "Anew."),),
+    )
+    old = measured(gate_of(pool, candidate_r=None), replace_candidates(pool), None, "c0")
+    rows = measured(gate_of(pool, candidate_r="selected", query="rewrite_loser"), pool, 0, "c1", old)
+    skill = pool.skill([row.version_id for row in rows if row.selected])
+    assert skill.chunks[0].text == "Anew."
+    assert skill.ids[0] == "query"
+    after = measured(gate_of(protocol.Pool.of_skill(skill, "current")), protocol.Pool.of_skill(skill), 1, "c2", rows)
+    chain = [(row.round, row.version_id, row.text) for row in (*old, *rows, *after) if row.chunk_id == "query"]
+    first = pool.versions["query"].text
+    assert chain == [
+        (None, "query", first),
+        (0, "query", first),
+        (0, "candidate-r", "Anew."),
+        (1, "candidate-r", "Anew."),
+    ]
+
+
+def replace_candidates(pool: protocol.Pool) -> protocol.Pool:
+    return pool.model_copy(update={"candidates": ()})
+
+
+def gate_of(pool: protocol.Pool, **status: str | None) -> dict[str, Any]:
+    """A frozen gate of a pool, every version selected unless it is named; None leaves it out."""
+    named = {name.replace("_", "-"): value for name, value in status.items()}
+    return {
+        "factors": [
+            {
+                "intervention_id": version,
+                "kind": "candidate" if version.startswith("candidate") else "current",
+                "coefficient": 0.1,
+                "ci_low": 0.0,
+                "ci_high": 0.2,
+                "rank": 1,
+                "status": named.get(version, "selected"),
+                "reason": "because",
+            }
+            for version in pool.versions
+            if named.get(version, "selected") is not None
+        ]
+    }
+
+
+def test_threads_change_nothing(
+    finished: tuple[Bench, tuple[Round, ...], Scripted], origin: Path, tmp_path: Path
+) -> None:
+    bench, _, _ = finished
+    other = copy(origin, tmp_path / "run", policy_concurrency=1)
+    online.rounds(other, Scripted(*PROPOSALS).authors, RULE)
+    assert state(other.folder) == state(bench.folder)
+
+
+def start(folder: Path, rounds: int = 2) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(CHILD), str(folder), str(rounds)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+
+
+STOPS = [
+    ("given.json", signal.SIGKILL),
+    ("episodes/group-0-7.jsonl", signal.SIGKILL),
+    ("episodes/group-0-7.jsonl", signal.SIGTERM),
+    ("triage.json", signal.SIGKILL),
+    ("episodes/bare.jsonl", signal.SIGKILL),
+    ("episodes/bare.jsonl", signal.SIGTERM),
+    ("gate_a.json", signal.SIGKILL),
+    ("lineage.json", signal.SIGKILL),
+]
+
+
+@pytest.mark.parametrize(("stage", "number"), STOPS)
+def test_a_stopped_round_goes_on_as_if_unbroken(
+    finished: tuple[Bench, tuple[Round, ...], Scripted],
+    origin: Path,
+    tmp_path: Path,
+    stage: str,
+    number: signal.Signals,
+) -> None:
+    bench = copy(origin, tmp_path / "run")
+    process = start(bench.folder)
+    wait_for(bench.folder / "online" / ".round_000.staging" / stage, process)
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode != 0
+    online.rounds(bench, Scripted(*PROPOSALS).authors, RULE)
+    assert state(bench.folder) == state(finished[0].folder)
+
+
+def test_two_processes_do_not_write_at_once(bench: Bench) -> None:
+    process = start(bench.folder)
+    wait_for(bench.folder / "online" / ".round_000.staging" / "given.json", process)
+    with pytest.raises(OutputError, match="in use by process"):
+        online.rounds(bench, Scripted(*PROPOSALS).authors, RULE)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+
+def test_a_damaged_round_is_one_message(finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path) -> None:
+    place = copy(finished[0].folder, tmp_path / "run").folder / "online" / "round_000"
+    (place / "round.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"round\.json"):
+        read_round(place)
+
+
+def test_gate_a_of_another_draft_or_checkpoint_is_refused(bench: Bench) -> None:
+    with pytest.raises(InputError, match="Gate A measured"):
+        online.rounds(with_(bench, policy_checkpoint="another"), Scripted().authors, RULE)
+    (bench.folder / "draft.md").write_text(DRAFT.replace("#price", "#other"), encoding="utf-8")
+    with pytest.raises(InputError, match="the gate measured"):
+        online.rounds(bench, Scripted().authors, RULE)
+
+
+def test_an_edited_skill_is_refused(bench: Bench) -> None:
+    path = bench.folder / "skill.md"
+    path.write_text(path.read_text(encoding="utf-8") + "\nmore\n", encoding="utf-8")
+    with pytest.raises(InputError, match="other chunks or texts"):
+        online.rounds(bench, Scripted().authors, RULE)
+
+
+def test_rounds_without_gate_a_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "draft.md").write_text(DRAFT, encoding="utf-8")
+    bench = protocol.set_up(Settings.of(SETTINGS | {"draft": str(tmp_path / "draft.md")}), tmp_path / "run")
+    with pytest.raises(InputError, match="Gate A has not been run here"):
+        online.rounds(bench, Scripted().authors, RULE)
+
+
+def test_forecast_counts_what_is_owed(finished: tuple[Bench, tuple[Round, ...], Scripted], bench: Bench) -> None:
+    assert online.foresee(finished[0]).startswith("0 of 2 rounds owed")
+    assert "2 of 2 rounds owed, each 16 group rollouts, up to 8 retries and 58 validation" in online.foresee(bench)
