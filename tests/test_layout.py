@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
+    "curriculum",
     "errors",
     "console",
     "files",
@@ -23,6 +24,7 @@ ORDER = [
     "templates",
     "skills",
     "cards",
+    "ledger",
     "shops.protocol",
     "shops.budget",
     "shops.catalog",
@@ -64,6 +66,7 @@ ORDER = [
     "status",
     "lab.direct",
     "lab.truth",
+    "lab.learner",
     "lab.planted",
     "tables",
     "plots",

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shopskill_lib.text import contains, key, normalise, numbers, similarity, tidy, tokens, words
+from shopskill_lib.text import contains, key, ngram_similarity, normalise, numbers, similarity, tidy, tokens, words
 
 
 def test_normal_form_folds_width_case_and_white_space() -> None:
@@ -84,3 +84,29 @@ def test_a_part_is_not_the_whole() -> None:
 def test_key_ignores_what_labels_differ_in() -> None:
     assert key("颜色分类 = 白色/蓝色") == key("颜色分类=白色 | 蓝色")
     assert key("Color=Navy Blue") == key("ｃｏｌｏｒ=navy blue")
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_ngram_similarity_is_a_similarity(left: str, right: str) -> None:
+    assert 0 <= ngram_similarity(left, right) <= 1
+    assert ngram_similarity(left, right) == ngram_similarity(right, left)
+    assert ngram_similarity(left, left) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("核对价格", "核对尺码", 1 / 3),
+        ("核对价格", "价格核对", 2 / 3),
+        ("abcde", "abcdf", 1 / 2),
+        ("check price", "checkprice", 1.0),
+        ("选 XL 码。", "选xl码", 1.0),
+        ("Ｃｈｅｃｋ the\tprice!", "check — the price", 1.0),
+        ("abc", "abd", 0.0),
+        ("...", "！", 1.0),
+        ("...", "价格", 0.0),
+        ("价格", "price", 0.0),
+    ],
+)
+def test_ngram_similarity_counts_pairs_of_han_and_fours_of_the_rest(left: str, right: str, expected: float) -> None:
+    assert ngram_similarity(left, right) == pytest.approx(expected)
