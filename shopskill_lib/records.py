@@ -35,6 +35,10 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Privileged(Record):
+    """Base of what only the audit may hold (M11): facts derived from gold."""
+
+
 class RequiredOption(NamedTuple):
     """One option value that a task requires."""
 
