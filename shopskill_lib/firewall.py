@@ -26,6 +26,11 @@ Kind = Literal["identifier", "title", "fragment", "brand", "option", "number", "
 ANCHOR = 6
 """Fewest characters of an identifier that is found without a word like ``task`` beside it."""
 
+_REFUSAL = {
+    "allowed": "records, mappings and sequences that hold nothing derived from gold (M11)",
+    "todo": "hand over only the facts and deployable parts",
+}
+
 LONG_NUMBER = 9
 """Digits that no plain quantity has."""
 
@@ -181,7 +186,7 @@ def public(value: object, where: str) -> None:
     while todo:
         item, path = todo.pop()
         if isinstance(item, Privileged | Instance):
-            raise _refused(f"{path} is privileged ({type(item).__name__})", where)
+            raise FirewallError(f"{path} is privileged ({type(item).__name__})", where=where, **_REFUSAL)
         if isinstance(item, _ATOMS) or id(item) in seen:
             continue
         seen[id(item)] = item
@@ -200,16 +205,8 @@ def _children(item: object, path: str, where: str) -> Iterator[tuple[object, str
     elif isinstance(item, Sequence | Set):
         yield from ((child, f"an item of {path}") for child in item)
     else:
-        raise _refused(f"{path} is a {type(item).__name__}, which cannot be looked into", where)
-
-
-def _refused(found: str, where: str) -> FirewallError:
-    return FirewallError(
-        found,
-        where=where,
-        allowed="records, mappings and sequences that hold nothing derived from gold (M11)",
-        todo="hand over only the facts and deployable parts",
-    )
+        found = f"{path} is a {type(item).__name__}, which cannot be looked into"
+        raise FirewallError(found, where=where, **_REFUSAL)
 
 
 class _Fact(NamedTuple):

@@ -3,19 +3,17 @@ import codecs
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import shopskill_lib
-from shopskill_lib.errors import FirewallError, InputError
-from shopskill_lib.firewall import Finding, Instance, Kind, Screen, instance_of, public
-from shopskill_lib.records import Hint, Language, Privileged, Product, RequiredOption, Task
+from shopskill_lib.errors import InputError
+from shopskill_lib.firewall import Finding, Instance, Kind, Screen, instance_of
+from shopskill_lib.records import Language, Product, RequiredOption, Task
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.skills import read_skill
@@ -93,6 +91,29 @@ LATIN = st.text("look for the best, then decide ", max_size=20).map(lambda text:
 )
 def test_identifiers_are_found_in_every_form_in_either_language(form: str, fact: str, before: str, after: str) -> None:
     assert "identifier" in kinds(before + FORMS[form](fact) + after[::-1])
+
+
+SCRIPTS = (
+    "0123456789",
+    "０１２３４５６７８９",
+    "٠١٢٣٤٥٦٧٨٩",
+    "〇一二三四五六七八九",
+    "零壹贰叁肆伍陆柒捌玖",
+    "⓪①②③④⑤⑥⑦⑧⑨",
+)
+SEPARATORS = ("", " ", "-", ".", "、", "\u200b", "\n", "\u3000", " | ", "/", "_", "\u2060")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SCRIPTS), st.sampled_from(SEPARATORS)), min_size=12, max_size=12),
+    st.booleans(),
+    HAN | LATIN,
+)
+def test_identifiers_are_found_in_mixed_scripts_and_separators(
+    places: list[tuple[str, str]], backwards: bool, before: str
+) -> None:
+    written = [script[int(digit)] + mark for digit, (script, mark) in zip("760404877482", places, strict=True)]
+    assert "identifier" in kinds(before + "".join(written[::-1] if backwards else written) + "即可")
 
 
 @given(st.integers(1, 11), HAN | LATIN, HAN | LATIN)
@@ -396,67 +417,6 @@ def test_an_instance_never_shows_what_it_holds() -> None:
         assert not any(fact in text for fact in ("1828", "Ivomere", "672"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         MUG.titles = ()  # type: ignore[misc]
-
-
-# ---------------------------------------------------------------- writers
-
-
-class Audit(Privileged):
-    gold: str
-
-
-class Chunkish(Privileged.__base__):  # type: ignore[misc, name-defined]
-    body: Any
-
-
-@dataclasses.dataclass
-class Box:
-    inside: object
-
-
-WRAPPERS: list[Callable[[object], object]] = [
-    lambda value: [value],
-    lambda value: ("a", value),
-    lambda value: {"a": value},
-    lambda value: MappingProxyType({"a": value}),
-    lambda value: Box(value),
-    lambda value: Chunkish(body=value),
-    lambda value: RequiredOption(value, "x"),  # type: ignore[arg-type]
-]
-HELD = [Audit(gold="G"), MUG, Finding(kind="brand", field="a", excerpt="G")]
-
-
-@pytest.mark.parametrize("held", HELD, ids=lambda held: type(held).__name__)
-@given(st.lists(st.sampled_from(WRAPPERS), max_size=5))
-def test_I5_privileged_values_stop_at_any_depth(held: object, wrappers: list[Callable[[object], object]]) -> None:
-    value = held
-    for wrap in wrappers:
-        value = wrap(value)
-    with pytest.raises(FirewallError, match=r"cards\.jsonl") as error:
-        public(value, "cards.jsonl")
-    assert "G" not in str(error.value).replace("Gold", "")
-
-
-def test_I5_keys_and_sets_are_looked_into() -> None:
-    for value in ({Audit(gold="G"): 1}, {Audit(gold="G")}, frozenset([Audit(gold="G")])):
-        with pytest.raises(FirewallError):
-            public(value, "pool")
-
-
-def test_I5_what_cannot_be_looked_into_is_refused() -> None:
-    for value in ((item for item in [Audit(gold="G")]), object(), [lambda: MUG]):
-        with pytest.raises(FirewallError, match="looked into"):
-            public(value, "pool")
-
-
-def test_public_values_pass() -> None:
-    loop: list[object] = [1, 2.5, None, "a", b"b", Path("c")]
-    loop.append(loop)
-    hint: Mapping[str, object] = {"hint": Hint(id="a", text="b"), "box": Box({"x": (1, 2)}), "loop": loop}
-    public(hint, "prompt")
-
-
-# ---------------------------------------------------------------- clean texts and time
 
 
 def supporting(language: Language, count: int) -> dict[str, Instance]:
