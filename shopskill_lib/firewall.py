@@ -44,8 +44,8 @@ _AXES = ("size", "color", "colour", "尺码", "码", "号", "颜色", "规格")
 
 _IDENTIFIERS = re.compile(
     r"(?<![a-z])asins?(?![a-z])"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*(?<=[_#])\d+"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*\d{2,}"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*(?<=[_#])\d+"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*\d{2,}"
     r"|(?<!\d)(?:\d{9,}|\d(?:[\W_]{1,3}\d){8,})(?!\d)"
 )
 """Read in digits: the word ASIN, task numbers, nine digits in a row, joined or one by one."""
@@ -153,7 +153,7 @@ def instance_of(task: Task, products: Iterable[Product], identifiers: Iterable[s
     products = tuple(products)
     told = tuple(_leaves(task.persona))
     codes = tuple(leaf for leaf in told if _LONG_CODE.fullmatch(plain(leaf)))
-    texts = (task.instruction, task.instruction_simple or "", task.category, *told)
+    texts = (task.instruction, task.instruction_simple or "", *told)
     values = [RequiredOption(axis, value) for item in products for axis in item.options for value in item.options[axis]]
     prices = [price for item in products for axis in item.options.values() for price in axis.values()]
     amounts = [float((one or two).replace(",", "")) for one, two in _AMOUNT.findall(plain("\n".join(texts[:2])))]

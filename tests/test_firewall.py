@@ -93,6 +93,11 @@ def test_identifiers_are_found_in_every_form_in_either_language(form: str, fact:
     assert "identifier" in kinds(before + FORMS[form](fact) + after[::-1])
 
 
+@given(st.text("abcxyz", max_size=6), st.sampled_from(["base64", "base64 unpadded", "hex"]))
+def test_codes_glued_to_a_word_are_found(word: str, form: str) -> None:
+    assert "identifier" in kinds(word + FORMS[form]("B0CX23V2ZK"))
+
+
 SCRIPTS = (
     "0123456789",
     "０１２３４５６７８９",
@@ -159,6 +164,7 @@ def test_identifiers_of_no_known_task_are_found(text: str) -> None:
         "sizes 36 37 38 39 40 41, 1.5 m and 1.8 m",
         "在 2024-12-31 之前，限额1000000000元",
         "multitask 2 things; the tasks take 20 steps",
+        "Stay calm in every task. 20 steps are enough.",
         "一步接着一步，先看一二件",
     ],
 )
