@@ -54,14 +54,17 @@ _ROUND = re.compile(r"\d{1,3}0{6,}")
 _UNOBSERVABLE = re.compile(
     r"(?<![a-z])(?:ground[\s_-]*truth|oracle|answer[\s_-]keys?"
     r"|gold(?:en)?[\s_-]+(?:products?|items?|answers?|targets?|labels?|purchases?|trajector(?:y|ies)|truth)"
+    r"|gold['’]s|(?:from|than|match(?:es|ed|ing)?|equals?)\s+(?:the\s+)?gold(?=\s*(?:[.,;:!?)]|in\b|on\b|$))"
     r"|target(?:ed)?[\s_-]+(?:products?|items?)"
     r"|(?:correct|reference|expected|standard)[\s_-]+answers?"
     r"|correct[\s_-]+(?:products?|items?)"
     r"|rewards?(?![\s_-]*(?:points?|cards?|program|coupons?|credits?))"
     r"|r_(?:att|type|option|price|loose|strict|success)\w*)(?![a-z])"
+    r"|(?:与|和|跟|同)\s*gold(?![a-z])|(?<![a-z])gold\s*(?:商品|产品|答案)"
     r"|金标|标准答案|正确答案|参考答案|目标商品|目标产品|正确商品|正确的商品|黄金(?:商品|答案|标准)|真值|奖励(?!积分|券|金)"
 )
-"""What no policy can see. ``gold`` alone is a colour, ``golden rule`` an idiom, reward points are a shop's offer."""
+"""What no policy can see. ``gold`` alone is a colour and counts only where something is compared with it;
+``golden rule`` is an idiom, reward points are a shop's offer."""
 
 _AMOUNT = re.compile(r"[$¥€£]\s*(\d[\d,]*(?:\.\d+)?)|(\d[\d,]*(?:\.\d+)?)\s*(?:元|块|人民币|dollars?|yuan|usd|rmb)")
 _VALUE_PARTS = re.compile(r"[|/,，、;；()（）\[\]【】+]")

@@ -298,6 +298,12 @@ def test_prices_are_found_as_numbers_of_their_own(text: str, found: bool) -> Non
     [
         *(
             "the ground truth",
+            "it differs from gold in size",
+            "matches the gold.",
+            "gold's size",
+            "gold’s size",
+            "与gold一致",
+            "选gold商品",
             "ground-truth",
             "the gold product",
             "golden answer",
@@ -327,6 +333,8 @@ def test_what_no_policy_sees_is_found(text: str) -> None:
         *(
             "the golden rule",
             "a gold ring",
+            "other than gold rings",
+            "a marigold's pot",
             "rose gold case",
             "a rewarding look",
             "reward points",
