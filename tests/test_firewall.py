@@ -214,6 +214,13 @@ def test_long_fragments_of_any_title_are_found(text: str, found: bool) -> None:
     assert kinds(text) == ({"fragment"} if found else set())
 
 
+def test_common_words_of_a_title_are_no_fragment() -> None:
+    screen = Screen({"a": Instance(titles=("What to do when you are with them", "家用多功能大容量加厚新款保温壶"))})
+    for text in ("see what to do when you are lost", "选家用多功能大容量的即可"):
+        assert screen.scan({"a": text}, ["a"]) == (), text
+    assert screen.scan({"a": "大容量加厚新款保温"}, ["a"])
+
+
 def test_passages_of_the_request_are_found_and_its_phrases_are_not() -> None:
     assert kinds("buy one that keeps coffee hot for two long winter hikes", "1828") == {"fragment"}
     assert kinds("选晚上开着也听不见声音的净化器", "1828") == {"fragment"}

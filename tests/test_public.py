@@ -53,7 +53,7 @@ def test_I5_privileged_values_stop_at_any_depth(held: object, wrappers: list[Cal
 
 def test_I5_keys_and_sets_are_looked_into() -> None:
     for value in ({Audit(gold="G"): 1}, {Audit(gold="G")}, frozenset([Audit(gold="G")])):
-        with pytest.raises(FirewallError):
+        with pytest.raises(FirewallError, match="privileged"):
             public(value, "pool")
 
 
