@@ -187,21 +187,20 @@ def test_the_command_serves_until_it_is_stopped() -> None:
 
 
 def test_a_checkpoint_is_told_by_its_name_on_every_road(server: Server) -> None:
-    """Over HTTP, inside the process and without a wire: the same answer, and another than that of another checkpoint."""
-    name = model_name(UNTAUGHT._replace(query=0.0))
+    """Over HTTP, inside the process and without a wire: one answer, and another for another checkpoint."""
     messages = [canonical(message) for message in body("帐篷，要求防水、可折叠")["messages"]]
-    tools, answers = body()["tools"], {}
-    for model in (name, f"{MODEL}+query1.000"):
+    tools, answers = body()["tools"], set()
+    for model in (model_name(UNTAUGHT._replace(query=level)) for level in (0.0, 1.0)):
         endpoint = ModelEndpoint(url=server.base_url, model=model, checkpoint="c")
         inside = replace(endpoint, url="simulated")
         roads: list[Model] = [connect(endpoint), connect(inside, transport=transport()), DirectModel(inside)]
         outcomes = [road.reply(messages, tools, 5).outcome for road in roads]
         assert outcomes[0] == outcomes[1] == outcomes[2]
         assert all(road.identity.simulated and road.identity.model == model for road in roads)
-        answers[model] = outcomes[0]
+        answers.add(str(outcomes[0]))
         for road in roads:
             road.close()
-    assert len(set(map(str, answers.values()))) == 2
+    assert len(answers) == 2
 
 
 def test_a_checkpoint_that_cannot_be_is_a_bad_set_up(server: Server) -> None:

@@ -12,7 +12,10 @@ from shopskill_lib.errors import ParameterError
 from shopskill_lib.simulated.competences import RAISED, UNTAUGHT, Competences, helped
 
 RATE = 1.4
-"""Share of the way from untaught to raised that a competence goes in a round in which every group teaches it."""
+"""Share of the way from untaught to raised that a competence goes in a round in which every group teaches it.
+
+With the shipped draft at rho 0.6, q 0.2 and 24 groups of 4, about a third of the groups differ in reward: a taught
+competence goes half of its way in two rounds and nine tenths in four."""
 
 UNAIDED = 0.1
 """Part of the rate with which groups without any text move every competence."""
@@ -21,7 +24,7 @@ UNAIDED = 0.1
 class Lesson(NamedTuple):
     """What one GRPO group showed; a full-skill retry is never among its rollouts (I3)."""
 
-    text: str
+    texts: str
     """The hints of the group, as all its rollouts saw them; ``""`` for a skill-free group."""
     rewards: tuple[float, ...]
     """Of its rollouts."""
@@ -50,8 +53,8 @@ def train(base: Competences, groups: Sequence[Lesson], rate: float = RATE) -> Co
         raise ParameterError(
             f"rate is {rate}", where="simulated training", allowed="a finite rate of 0 or more", todo="correct it"
         )
-    taught = [helped(group.text) for group in groups if group.teaches and group.text]
-    unaided = sum(group.teaches and not group.text for group in groups)
+    taught = [helped(group.texts) for group in groups if group.teaches and group.texts]
+    unaided = sum(group.teaches and not group.texts for group in groups)
     counts = {name: sum(name in names for names in taught) for name in Competences._fields}
     steps = {name: rate * (count + UNAIDED * unaided) / max(len(groups), 1) for name, count in counts.items()}
     return Competences(*(_moved(name, getattr(base, name), step) for name, step in steps.items()))
