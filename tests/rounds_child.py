@@ -111,7 +111,10 @@ class Scripted:
         number = int(bench.folder.name.split("_")[1].split(".")[0])
         wanted = self.proposals[number] if number < len(self.proposals) else []
         candidates = [one.model_copy(update={"evidence_card_ids": (cards[0].card_id,)}) for one in wanted]
-        pool = Pool(title=skill.title, kind="current", chunks=skill.chunks, candidates=tuple(candidates))
+        versions = skill.chunks or candidates
+        pool = None
+        if versions:
+            pool = Pool(title=skill.title, kind="current", chunks=skill.chunks, candidates=tuple(candidates))
         cluster = SimpleNamespace(
             cluster_id="cluster-1", channel="failure", mechanism="persona", card_ids=[cards[0].card_id]
         )

@@ -17,6 +17,7 @@ from shopskill_lib import curriculum, cycle, ledger, online, protocol
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
+from shopskill_lib.pools import Pool
 from shopskill_lib.rounds import Round, measured, read_round
 from shopskill_lib.settings import Settings
 from shopskill_lib.workbench import Bench
@@ -306,18 +307,15 @@ def test_gate_b_tests_a_round(finished: tuple[Bench, tuple[Round, ...], Scripted
 
 
 def test_a_winning_rewrite_keeps_the_id_and_lineage_shows_both_texts(bench: Bench) -> None:
-    pool = protocol.Pool(
-        title="s",
-        kind="current",
-        chunks=protocol.read_draft(bench.settings, bench.folder).chunks,
-        candidates=(rewrite("query", "Anew."),),
-    )
-    old = measured(gate_of(pool, candidate_r=None), replace_candidates(pool), None, "c0")
+    chunks = protocol.read_draft(bench.settings, bench.folder).chunks
+    before = Pool(title="s", kind="draft", chunks=chunks)
+    pool = Pool(title="s", kind="current", chunks=chunks, candidates=(rewrite("query", "Anew."),))
+    old = measured(gate_of(before), before, None, "c0")
     rows = measured(gate_of(pool, candidate_r="selected", query="rewrite_loser"), pool, 0, "c1", old)
     skill = pool.skill([row.version_id for row in rows if row.selected])
-    assert skill.chunks[0].text == "Anew."
-    assert skill.ids[0] == "query"
-    after = measured(gate_of(protocol.Pool.of_skill(skill, "current")), protocol.Pool.of_skill(skill), 1, "c2", rows)
+    assert (skill.ids[0], skill.chunks[0].text) == ("query", "Anew.")
+    won = Pool.of_skill(skill, "current")
+    after = measured(gate_of(won), won, 1, "c2", rows)
     chain = [(row.round, row.version_id, row.text) for row in (*old, *rows, *after) if row.chunk_id == "query"]
     first = pool.versions["query"].text
     assert chain == [
@@ -328,12 +326,8 @@ def test_a_winning_rewrite_keeps_the_id_and_lineage_shows_both_texts(bench: Benc
     ]
 
 
-def replace_candidates(pool: protocol.Pool) -> protocol.Pool:
-    return pool.model_copy(update={"candidates": ()})
-
-
-def gate_of(pool: protocol.Pool, **status: str | None) -> dict[str, Any]:
-    """A frozen gate of a pool, every version selected unless it is named; None leaves it out."""
+def gate_of(pool: Pool, **status: str) -> dict[str, Any]:
+    """A frozen gate of a pool, every version selected unless it is named."""
     named = {name.replace("_", "-"): value for name, value in status.items()}
     return {
         "factors": [
@@ -348,7 +342,6 @@ def gate_of(pool: protocol.Pool, **status: str | None) -> dict[str, Any]:
                 "reason": "because",
             }
             for version in pool.versions
-            if named.get(version, "selected") is not None
         ]
     }
 
@@ -376,7 +369,7 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
 STOPS = [
     ("given.json", signal.SIGKILL),
     ("episodes/group-0-7.jsonl", signal.SIGKILL),
-    ("episodes/group-0-7.jsonl", signal.SIGTERM),
+    ("episodes/group-0-0.jsonl", signal.SIGTERM),
     ("triage.json", signal.SIGKILL),
     ("episodes/bare.jsonl", signal.SIGKILL),
     ("episodes/bare.jsonl", signal.SIGTERM),
