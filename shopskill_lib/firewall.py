@@ -26,6 +26,11 @@ Kind = Literal["identifier", "title", "fragment", "brand", "option", "number", "
 ANCHOR = 6
 """Fewest characters of an identifier that is found without a word like ``task`` beside it."""
 
+_REFUSAL = {
+    "allowed": "records, mappings and sequences that hold nothing derived from gold (M11)",
+    "todo": "hand over only the facts and deployable parts",
+}
+
 LONG_NUMBER = 9
 """Digits that no plain quantity has."""
 
@@ -39,8 +44,8 @@ _AXES = ("size", "color", "colour", "尺码", "码", "号", "颜色", "规格")
 
 _IDENTIFIERS = re.compile(
     r"(?<![a-z])asins?(?![a-z])"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*(?<=[_#])\d+"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*\d{2,}"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*(?<=[_#])\d+"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*\d{2,}"
     r"|(?<!\d)(?:\d{9,}|\d(?:[\W_]{1,3}\d){8,})(?!\d)"
 )
 """Read in digits: the word ASIN, task numbers, nine digits in a row, joined or one by one."""
@@ -49,14 +54,17 @@ _ROUND = re.compile(r"\d{1,3}0{6,}")
 _UNOBSERVABLE = re.compile(
     r"(?<![a-z])(?:ground[\s_-]*truth|oracle|answer[\s_-]keys?"
     r"|gold(?:en)?[\s_-]+(?:products?|items?|answers?|targets?|labels?|purchases?|trajector(?:y|ies)|truth)"
+    r"|gold['’]s|(?:from|than|match(?:es|ed|ing)?|equals?)\s+(?:the\s+)?gold(?=\s*(?:[.,;:!?)]|in\b|on\b|$))"
     r"|target(?:ed)?[\s_-]+(?:products?|items?)"
     r"|(?:correct|reference|expected|standard)[\s_-]+answers?"
     r"|correct[\s_-]+(?:products?|items?)"
     r"|rewards?(?![\s_-]*(?:points?|cards?|program|coupons?|credits?))"
     r"|r_(?:att|type|option|price|loose|strict|success)\w*)(?![a-z])"
+    r"|(?:与|和|跟|同)\s*gold(?![a-z])|(?<![a-z])gold\s*(?:商品|产品|答案)"
     r"|金标|标准答案|正确答案|参考答案|目标商品|目标产品|正确商品|正确的商品|黄金(?:商品|答案|标准)|真值|奖励(?!积分|券|金)"
 )
-"""What no policy can see. ``gold`` alone is a colour, ``golden rule`` an idiom, reward points are a shop's offer."""
+"""What no policy can see. ``gold`` alone is a colour and counts only where something is compared with it;
+``golden rule`` is an idiom, reward points are a shop's offer."""
 
 _AMOUNT = re.compile(r"[$¥€£]\s*(\d[\d,]*(?:\.\d+)?)|(\d[\d,]*(?:\.\d+)?)\s*(?:元|块|人民币|dollars?|yuan|usd|rmb)")
 _VALUE_PARTS = re.compile(r"[|/,，、;；()（）\[\]【】+]")
@@ -148,7 +156,7 @@ def instance_of(task: Task, products: Iterable[Product], identifiers: Iterable[s
     products = tuple(products)
     told = tuple(_leaves(task.persona))
     codes = tuple(leaf for leaf in told if _LONG_CODE.fullmatch(plain(leaf)))
-    texts = (task.instruction, task.instruction_simple or "", task.category, *told)
+    texts = (task.instruction, task.instruction_simple or "", *told)
     values = [RequiredOption(axis, value) for item in products for axis in item.options for value in item.options[axis]]
     prices = [price for item in products for axis in item.options.values() for price in axis.values()]
     amounts = [float((one or two).replace(",", "")) for one, two in _AMOUNT.findall(plain("\n".join(texts[:2])))]
@@ -181,7 +189,7 @@ def public(value: object, where: str) -> None:
     while todo:
         item, path = todo.pop()
         if isinstance(item, Privileged | Instance):
-            raise _refused(f"{path} is privileged ({type(item).__name__})", where)
+            raise FirewallError(f"{path} is privileged ({type(item).__name__})", where=where, **_REFUSAL)
         if isinstance(item, _ATOMS) or id(item) in seen:
             continue
         seen[id(item)] = item
@@ -200,16 +208,8 @@ def _children(item: object, path: str, where: str) -> Iterator[tuple[object, str
     elif isinstance(item, Sequence | Set):
         yield from ((child, f"an item of {path}") for child in item)
     else:
-        raise _refused(f"{path} is a {type(item).__name__}, which cannot be looked into", where)
-
-
-def _refused(found: str, where: str) -> FirewallError:
-    return FirewallError(
-        found,
-        where=where,
-        allowed="records, mappings and sequences that hold nothing derived from gold (M11)",
-        todo="hand over only the facts and deployable parts",
-    )
+        found = f"{path} is a {type(item).__name__}, which cannot be looked into"
+        raise FirewallError(found, where=where, **_REFUSAL)
 
 
 class _Fact(NamedTuple):

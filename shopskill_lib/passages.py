@@ -65,7 +65,10 @@ def is_phrase(text: str) -> bool:
 
 
 def telling_windows(text: str, weight: int) -> Iterator[tuple[str, ...]]:
-    """Yield the windows of a text that hold more than common words: a Latin word or two Han characters at least."""
+    """Yield the windows of a text that hold more than common words.
+
+    At a title's weight one Latin word or two Han characters must be uncommon, at twice the weight twice as many.
+    """
     normal = plain(text)
     found = units(normal)
     dull = {place for match in _COMMON_HAN.finditer(normal) for place in range(match.start(), match.end())}

@@ -1,27 +1,17 @@
 import base64
 import codecs
 import dataclasses
-import random
-import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shopskill_lib
-from shopskill_lib.errors import FirewallError, InputError
-from shopskill_lib.firewall import Finding, Instance, Kind, Screen, instance_of, public
-from shopskill_lib.records import Hint, Language, Privileged, Product, RequiredOption, Task
-from shopskill_lib.shops.catalog import Catalogue, load_catalogue
-from shopskill_lib.shops.generator import generate_catalogue
-from shopskill_lib.skills import read_skill
+from shopskill_lib.errors import InputError
+from shopskill_lib.firewall import Finding, Instance, Kind, Screen, instance_of
+from shopskill_lib.records import Language, RequiredOption
+from shopskill_lib.shops.catalog import Catalogue
 
-DRAFTS = Path(shopskill_lib.__file__).parent / "drafts"
-ADVICE = Path(__file__).parent / "advice"
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 MUG = Instance(
@@ -95,6 +85,34 @@ def test_identifiers_are_found_in_every_form_in_either_language(form: str, fact:
     assert "identifier" in kinds(before + FORMS[form](fact) + after[::-1])
 
 
+@given(st.text("abcxyz", max_size=6), st.sampled_from(["base64", "base64 unpadded", "hex"]))
+def test_codes_glued_to_a_word_are_found(word: str, form: str) -> None:
+    assert "identifier" in kinds(word + FORMS[form]("B0CX23V2ZK"))
+
+
+SCRIPTS = (
+    "0123456789",
+    "０１２３４５６７８９",
+    "٠١٢٣٤٥٦٧٨٩",
+    "〇一二三四五六七八九",
+    "零壹贰叁肆伍陆柒捌玖",
+    "⓪①②③④⑤⑥⑦⑧⑨",
+)
+SEPARATORS = ("", " ", "-", ".", "、", "\u200b", "\n", "\u3000", " | ", "/", "_", "\u2060")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SCRIPTS), st.sampled_from(SEPARATORS)), min_size=12, max_size=12),
+    st.booleans(),
+    HAN | LATIN,
+)
+def test_identifiers_are_found_in_mixed_scripts_and_separators(
+    places: list[tuple[str, str]], backwards: bool, before: str
+) -> None:
+    written = [script[int(digit)] + mark for digit, (script, mark) in zip("760404877482", places, strict=True)]
+    assert "identifier" in kinds(before + "".join(written[::-1] if backwards else written) + "即可")
+
+
 @given(st.integers(1, 11), HAN | LATIN, HAN | LATIN)
 def test_an_identifier_split_over_two_fields_is_found_at_the_seam(at: int, before: str, after: str) -> None:
     fact = "760404877482"
@@ -138,6 +156,7 @@ def test_identifiers_of_no_known_task_are_found(text: str) -> None:
         "sizes 36 37 38 39 40 41, 1.5 m and 1.8 m",
         "在 2024-12-31 之前，限额1000000000元",
         "multitask 2 things; the tasks take 20 steps",
+        "Stay calm in every task. 20 steps are enough.",
         "一步接着一步，先看一二件",
     ],
 )
@@ -195,15 +214,11 @@ def test_long_fragments_of_any_title_are_found(text: str, found: bool) -> None:
     assert kinds(text) == ({"fragment"} if found else set())
 
 
-def test_half_of_every_real_title_is_found(real_files: Path) -> None:
-    catalogue = load_catalogue(real_files / "items_eval_train.json", tasks=real_files / "tasks.jsonl")
-    golds = [catalogue.products[task.gold_asin].title for task in catalogue.tasks.values()]
-    screen = Screen({str(number): Instance(titles=(title,)) for number, title in enumerate(golds)})
-    halves = [
-        half for title in golds for half in (title[: len(title) // 2], title[len(title) // 2 :]) if len(half) >= 12
-    ]
-    missed = [half for half in halves if not screen.scan({"a": f"优先看{half}这类商品"}, None)]
-    assert len(missed) <= 0.03 * len(halves), missed
+def test_common_words_of_a_title_are_no_fragment() -> None:
+    screen = Screen({"a": Instance(titles=("What to do when you are with them", "家用多功能大容量加厚新款保温壶"))})
+    for text in ("see what to do when you are lost", "选家用多功能大容量的即可"):
+        assert screen.scan({"a": text}, ["a"]) == (), text
+    assert screen.scan({"a": "大容量加厚新款保温"}, ["a"])
 
 
 def test_passages_of_the_request_are_found_and_its_phrases_are_not() -> None:
@@ -235,8 +250,9 @@ def test_brands_and_shops_are_found_beside_han_characters(text: str, before: str
 
 
 def test_a_brand_inside_a_word_or_of_another_task_is_none() -> None:
-    screen = Screen({"a": Instance(brands=("Elton", "Select Shop"))})
-    assert screen.scan({"a": "a skeleton ring, selected with care"}, ["a"]) == ()
+    screen = Screen({"a": Instance(brands=("Elton", "M0bil", "Select Shop"))})
+    assert screen.scan({"a": "a skeleton ring, selected with care for the autom0bile"}, ["a"]) == ()
+    assert screen.scan({"a": "an m0-bil ring"}, ["a"])
     assert kinds("云途的衣服", "1828") == set()
     assert kinds("云途的衣服", "t-77") == {"brand"}
 
@@ -289,6 +305,12 @@ def test_prices_are_found_as_numbers_of_their_own(text: str, found: bool) -> Non
     [
         *(
             "the ground truth",
+            "it differs from gold in size",
+            "matches the gold.",
+            "gold's size",
+            "gold’s size",
+            "与gold一致",
+            "选gold商品",
             "ground-truth",
             "the gold product",
             "golden answer",
@@ -318,6 +340,8 @@ def test_what_no_policy_sees_is_found(text: str) -> None:
         *(
             "the golden rule",
             "a gold ring",
+            "other than gold rings",
+            "a marigold's pot",
             "rose gold case",
             "a rewarding look",
             "reward points",
@@ -396,134 +420,3 @@ def test_an_instance_never_shows_what_it_holds() -> None:
         assert not any(fact in text for fact in ("1828", "Ivomere", "672"))
     with pytest.raises(dataclasses.FrozenInstanceError):
         MUG.titles = ()  # type: ignore[misc]
-
-
-# ---------------------------------------------------------------- writers
-
-
-class Audit(Privileged):
-    gold: str
-
-
-class Chunkish(Privileged.__base__):  # type: ignore[misc, name-defined]
-    body: Any
-
-
-@dataclasses.dataclass
-class Box:
-    inside: object
-
-
-WRAPPERS: list[Callable[[object], object]] = [
-    lambda value: [value],
-    lambda value: ("a", value),
-    lambda value: {"a": value},
-    lambda value: MappingProxyType({"a": value}),
-    lambda value: Box(value),
-    lambda value: Chunkish(body=value),
-    lambda value: RequiredOption(value, "x"),  # type: ignore[arg-type]
-]
-HELD = [Audit(gold="G"), MUG, Finding(kind="brand", field="a", excerpt="G")]
-
-
-@pytest.mark.parametrize("held", HELD, ids=lambda held: type(held).__name__)
-@given(st.lists(st.sampled_from(WRAPPERS), max_size=5))
-def test_I5_privileged_values_stop_at_any_depth(held: object, wrappers: list[Callable[[object], object]]) -> None:
-    value = held
-    for wrap in wrappers:
-        value = wrap(value)
-    with pytest.raises(FirewallError, match=r"cards\.jsonl") as error:
-        public(value, "cards.jsonl")
-    assert "G" not in str(error.value).replace("Gold", "")
-
-
-def test_I5_keys_and_sets_are_looked_into() -> None:
-    for value in ({Audit(gold="G"): 1}, {Audit(gold="G")}, frozenset([Audit(gold="G")])):
-        with pytest.raises(FirewallError):
-            public(value, "pool")
-
-
-def test_I5_what_cannot_be_looked_into_is_refused() -> None:
-    for value in ((item for item in [Audit(gold="G")]), object(), [lambda: MUG]):
-        with pytest.raises(FirewallError, match="looked into"):
-            public(value, "pool")
-
-
-def test_public_values_pass() -> None:
-    loop: list[object] = [1, 2.5, None, "a", b"b", Path("c")]
-    loop.append(loop)
-    hint: Mapping[str, object] = {"hint": Hint(id="a", text="b"), "box": Box({"x": (1, 2)}), "loop": loop}
-    public(hint, "prompt")
-
-
-# ---------------------------------------------------------------- clean texts and time
-
-
-def supporting(language: Language, count: int) -> dict[str, Instance]:
-    """Facts of generated train tasks, each with gold and two other products."""
-    catalogue, rng = generate_catalogue(0, language, products=2000), random.Random(0)
-    products: list[Product] = list(catalogue.products.values())
-    tasks: list[Task] = [task for task in catalogue.tasks.values() if task.split == "train"][:count]
-    return {
-        task.task_id: instance_of(task, [catalogue.products[task.gold_asin], *rng.sample(products, 2)])
-        for task in tasks
-    }
-
-
-@pytest.fixture(scope="module")
-def known() -> dict[Language, dict[str, Instance]]:
-    return {language: supporting(language, 400) for language in LANGUAGES}
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_at_most_one_pair_of_draft_chunk_and_instance_in_a_hundred_is_blamed(
-    language: Language, known: dict[Language, dict[str, Instance]]
-) -> None:
-    screen, tasks = Screen(known[language]), list(known[language])[:300]
-    chunks = read_skill(DRAFTS / f"skill_{language}.md").chunks
-    blamed = sum(
-        bool(screen.scan({"title": chunk.title, "text": chunk.text}, [task_id]))
-        for chunk in chunks
-        for task_id in tasks
-    )
-    assert blamed <= 0.01 * len(chunks) * len(tasks)
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_at_most_one_pair_of_ordinary_advice_and_instance_in_two_hundred_is_blamed(
-    language: Language, known: dict[Language, dict[str, Instance]]
-) -> None:
-    screen, tasks = Screen(known[language]), list(known[language])[:300]
-    lines = (ADVICE / f"{language}.txt").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 40
-    assert [line for line in lines if screen.scan({"text": line}, None)] == []
-    blamed = sum(bool(screen.scan({"text": line}, [task_id])) for line in lines for task_id in tasks)
-    assert blamed <= 0.005 * len(lines) * len(tasks)
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_fact_of_a_generated_instance_is_found(
-    language: Language, known: dict[Language, dict[str, Instance]]
-) -> None:
-    screen = Screen(known[language])
-    for task_id, instance in list(known[language].items())[:100]:
-        planted: dict[Kind, list[str]] = {
-            "identifier": [f"task {instance.identifiers[0]}", *instance.identifiers[1:]],
-            "title": list(instance.titles),
-            "brand": list(instance.brands),
-            "option": [f"{axis} {value}" for axis, value in instance.options],
-            "number": [f"{price:g}" for price in instance.numbers if len(f"{price:g}".strip("0")) >= 2],
-        }
-        for kind, facts in planted.items():
-            for fact in facts:
-                found = screen.scan({"text": f"优先看{fact}，then decide"}, [task_id])
-                assert kind in {finding.kind for finding in found}, (kind, fact)
-
-
-def test_a_scan_takes_milliseconds(known: dict[Language, dict[str, Instance]]) -> None:
-    screen = Screen(known["zh"])
-    text = " ".join(chunk.text for chunk in read_skill(DRAFTS / "skill_zh.md").chunks) * 5
-    skill = {str(number): text[number * 400 : number * 400 + 400] for number in range(16)}
-    started = time.process_time()
-    screen.scan(skill, None)
-    assert time.process_time() - started < 0.3
