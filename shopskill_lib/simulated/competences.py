@@ -139,12 +139,18 @@ def learn(skill: str) -> Competences:
     Args:
         skill: the hints without their tags, in either language; ``""`` without a skill.
     """
-    found = {name: [0, 0] for name in Competences._fields}
-    for sentence in _SENTENCE.split(skill.lower()):
-        for competence, sign in _advice(sentence):
-            found[competence][sign < 0] += 1
+    found = advice(skill)
     attention = 1 - ATTENTION * len(skill.encode("utf-8", "replace")) / 4
     return Competences(*(_level(name, *found[name]) * attention for name in Competences._fields))
+
+
+def advice(text: str) -> dict[str, list[int]]:
+    """Return how many sentences of a text speak for each competence, and how many against it."""
+    found = {name: [0, 0] for name in Competences._fields}
+    for sentence in _SENTENCE.split(text.lower()):
+        for competence, sign in _advice(sentence):
+            found[competence][sign < 0] += 1
+    return found
 
 
 @lru_cache(maxsize=8192)
