@@ -227,7 +227,7 @@ def _submission(analyst: Analyst, trajectory: Trajectory, talk: Conversation, se
     return obtain(
         analyst.model,
         talk,
-        success_tool(),
+        success_tool(analyst.max_cards),
         seed,
         language=analyst.language,
         check=lambda given: faults_of_cards(given.cards, trajectory, analyst.skill, analyst.max_cards),

@@ -52,9 +52,7 @@ def _parser() -> Parser:
     simulate.add_argument("--out", type=Path, default=Path("outputs/embedded"), help="run folder")
     simulate.set_defaults(command=_simulate)
 
-    cards = commands.add_parser(
-        "cards", help="success cards from recorded chat messages, without a shop"
-    )
+    cards = commands.add_parser("cards", help="success cards from recorded chat messages, without a shop")
     cards.add_argument("file", type=Path, help="JSONL of {trajectory_id, messages, ...} in the OpenAI chat format")
     cards.add_argument("--out", type=Path, default=Path("outputs/cards"), metavar="DIR", help="folder of the cards")
     cards.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE", help="a parameter")

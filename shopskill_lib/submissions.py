@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Self
 
@@ -111,9 +112,12 @@ class Diagnosis(Privileged):
 
 
 @cache
-def success_tool() -> Tool[SuccessSubmission]:
-    """Return the tool of the success analyst."""
-    return record_tool("submit_success_cards", SuccessSubmission, "Hand in what this success teaches; ends the task.")
+def success_tool(max_cards: int) -> Tool[SuccessSubmission]:
+    """Return the tool of the success analyst, its bound told in the schema."""
+    tool = record_tool("submit_success_cards", SuccessSubmission, "Hand in what this success teaches; ends the task.")
+    properties = tool.parameters["properties"]
+    bounded = properties | {"cards": properties["cards"] | {"maxItems": max_cards}}
+    return replace(tool, parameters={**tool.parameters, "properties": bounded})
 
 
 @cache
