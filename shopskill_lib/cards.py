@@ -6,7 +6,7 @@ program. The deployable texts are what an analyst wants others to know. Only fac
 
 from typing import Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
 from shopskill_lib.records import Privileged, Record
 
@@ -50,6 +50,8 @@ Text = Field(min_length=1, pattern=r"\S")
 class SuccessLesson(Record):
     """Deployable part of a Success Pattern Card (M5)."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     workflow_stage: Stage
     mechanism: str = Text
     """What made the difference, as a short noun phrase."""
@@ -64,6 +66,8 @@ class SuccessLesson(Record):
 
 class FailureLesson(Record):
     """Deployable abstraction of a Failure Diagnosis Card (M8)."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     workflow_stage: Stage
     failure_mechanism: str = Text
@@ -82,7 +86,7 @@ class Facts(Record):
     """What the program knows of a card without gold: enums, numbers, salted keys."""
 
     status: Status | None
-    """None on a success card."""
+    """None on a success card, unless the firewall took its texts."""
     reason: Reason | None
     """Why nothing is proposed; None otherwise."""
     covered_by: str | None

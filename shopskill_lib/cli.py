@@ -6,11 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import gates, status
+from shopskill_lib import distil, gates, status
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
 from shopskill_lib.lab import planted, truth
+from shopskill_lib.settings import Settings
+from shopskill_lib.text import is_han
+from shopskill_lib.trajectories import read_messages
 
 
 def main() -> int:
@@ -48,6 +51,12 @@ def _parser() -> Parser:
     simulate.add_argument("--tasks", type=int, default=400, help="tasks in each split")
     simulate.add_argument("--out", type=Path, default=Path("outputs/embedded"), help="run folder")
     simulate.set_defaults(command=_simulate)
+
+    cards = commands.add_parser("cards", help="success cards from recorded chat messages, without a shop")
+    cards.add_argument("file", type=Path, help="JSONL of {trajectory_id, messages, ...} in the OpenAI chat format")
+    cards.add_argument("--out", type=Path, default=Path("outputs/cards"), metavar="DIR", help="folder of the cards")
+    cards.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE", help="a parameter")
+    cards.set_defaults(command=_cards)
 
     state = commands.add_parser("status", help="how far a run is: episodes by arm, never an effect")
     state.add_argument("run", type=Path, metavar="RUN", help="run folder")
@@ -103,6 +112,15 @@ def _simulate(options: argparse.Namespace) -> str:
     """Write simulated observations."""
     planted.simulate(options.seed, options.tasks, options.out)
     return f"simulated observations of {options.tasks} tasks a split, seed {options.seed}: {options.out}"
+
+
+def _cards(options: argparse.Namespace) -> str:
+    """Make success cards of recordings, in the language of their requests unless told otherwise."""
+    trajectories = read_messages(options.file)
+    han = any(is_han(letter) for trajectory in trajectories for letter in trajectory.instruction)
+    given = {"language": "zh" if han else "en"} | dict(text.partition("=")[::2] for text in options.overrides)
+    settings = Settings.of_texts(given, distil.RECORDED).relative_to(Path.cwd())
+    return distil.report_recordings(trajectories, settings, options.out)
 
 
 def _truth(options: argparse.Namespace) -> str:

@@ -52,6 +52,10 @@ class Conversation:
         """Append what became of a call."""
         self.add(role="tool", tool_call_id=made.call_id, content=content)
 
+    def answer_last(self, content: str) -> None:
+        """Append what became of the call that stands last, as `obtain` leaves it."""
+        self.add(role="tool", tool_call_id=json.loads(self.messages[-1])["tool_calls"][0]["id"], content=content)
+
     @property
     def digest(self) -> str:
         """SHA-256 of the messages as one JSON list."""

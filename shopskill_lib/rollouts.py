@@ -4,25 +4,15 @@ A bad rollout is data: it is recorded as an error, tried again a bounded number 
 A bad set-up is an exception and stops everything.
 """
 
-import os
 import re
-import signal
-import sys
-import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from tqdm import tqdm
-
 from shopskill_lib.agent import Agent, constant, episode_seed, run_episode
-from shopskill_lib.errors import InfrastructureError, Interrupted, ParameterError, SetupError, ShopskillError
+from shopskill_lib.errors import ParameterError
 from shopskill_lib.models import CallCost
 from shopskill_lib.records import (
     Episode,
@@ -36,18 +26,11 @@ from shopskill_lib.records import (
     fingerprint,
     total_usage,
 )
-from shopskill_lib.replies import clean
 from shopskill_lib.rolloutset import Forecast, Key, RolloutSet
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.store import Store, best, locked
 from shopskill_lib.text import task_key
-
-DEAD = 3
-"""Different episodes that fail from the start of a process, without a success, after which it stops: the set-up is
-wrong."""
-
-MAX_ATTEMPTS = 3
-"""Attempts at an episode, counted over all processes that worked on the run folder."""
+from shopskill_lib.workers import MAX_ATTEMPTS, Trade, guarded, work
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +63,10 @@ class _Job:
     @property
     def scored(self) -> bool:
         return self.episode is not None and self.episode.status == "scored"
+
+
+_Attempt = tuple[Episode, list[ModelCall]]
+"""An attempt as it is kept, and its calls."""
 
 
 def identity(planned: Planned, agent_identity: Mapping[str, Any], rollout_seed: int) -> str:
@@ -133,9 +120,8 @@ def run(
             _reuse([job for job in jobs if not job.scored], store, Store(reuse_from))
             jobs = _jobs(plan, agent, rollout_seed, store)
         owed = [job for job in jobs if not job.scored and job.attempts < max_attempts]
-        if owed:
-            runner = _Runner(agent, store, rollout_seed, stage, max_attempts)
-            runner.run(owed, threads, sum(job.scored for job in jobs))
+        trade = _Runner(agent, store, rollout_seed, stage).trade
+        work(trade, [(job, job.attempts) for job in owed], threads, max_attempts, sum(job.scored for job in jobs))
     return load(plan, agent, run_dir, rollout_seed=rollout_seed, max_attempts=max_attempts)
 
 
@@ -241,108 +227,35 @@ def _without_page(step: Step) -> Step:
 
 
 class _Runner:
-    """Threads that take jobs from one queue until it is empty or something says stop."""
+    """Makes attempts at jobs and keeps them."""
 
-    def __init__(self, agent: Agent, store: Store, rollout_seed: int, stage: str, max_attempts: int) -> None:
-        self._agent, self._store, self._seed = agent, store, rollout_seed
-        self._stage, self._max_attempts = stage, max_attempts
-        self._queue: deque[tuple[_Job, int]] = deque()
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._counts = {"tokens": 0, "faults": 0, "errors": 0}
-        self._waiting: list[tuple[Episode, list[ModelCall]]] = []
-        self._answered = False
+    def __init__(self, agent: Agent, store: Store, rollout_seed: int, stage: str) -> None:
+        self._agent, self._store, self._seed, self._stage = agent, store, rollout_seed, stage
 
-    def run(self, jobs: Sequence[_Job], threads: int, kept: int) -> None:
-        """Run all jobs; a failed one goes to the end of the queue while it has attempts left."""
-        self._queue.extend((job, job.attempts + 1) for job in jobs)
-        silent = bool(os.environ.get("CI")) or not sys.stderr.isatty()
-        with (
-            tqdm(total=kept + len(jobs), initial=kept, unit="episode", disable=silent) as self._bar,
-            _asking_to_stop(self._stop),
-            ThreadPoolExecutor(min(threads, len(jobs)), "rollout") as pool,
-        ):
-            workers = [pool.submit(self._work) for _ in range(min(threads, len(jobs)))]
-            while wait(workers, timeout=0.2).not_done:  # a signal that reaches a worker is handled here
-                pass
-        for worker in workers:
-            worker.result()
-        for episode, calls in self._waiting:
-            self._store.append(episode, calls)
-        if self._queue:
-            raise Interrupted(
-                f"stopped on request with {len(self._queue)} episodes still to run",
-                where=str(self._store.run_dir),
-                allowed="stopping at any time: what was in flight has been finished and kept",
-                todo="repeat the same call to go on",
-            )
+    @property
+    def trade(self) -> Trade[_Job, _Attempt]:
+        """What workers do with a job."""
+        endpoint = self._agent.model.endpoint
+        return Trade(
+            unit=("episode", "episodes"),
+            place=str(self._store.run_dir),
+            model=f"model {endpoint.model!r} at {endpoint.url}",
+            attempt=self._attempt,
+            failure=lambda attempt: attempt[0].error,
+            keep=lambda attempt: self._store.append(*attempt),
+            counts=_counts,
+        )
 
-    def _work(self) -> None:
-        """Take jobs; any exception here is one of the set-up and stops the other threads too."""
-        finished = False
-        try:
-            while not self._stop.is_set() and self._take():
-                pass
-            finished = True
-        finally:
-            if not finished:
-                self._stop.set()
-
-    def _take(self) -> bool:
-        """Run the next job; False when there is none."""
-        with self._lock:
-            if not self._queue:
-                return False
-            job, attempt = self._queue.popleft()
-        episode, costs = self._attempt(job, attempt)
-        self._keep(episode, [self._call(job.planned, attempt, cost) for cost in costs])
-        with self._lock:
-            again = episode.status == "error" and attempt < self._max_attempts
-            if again:
-                self._queue.append((job, attempt + 1))
-            self._show(episode, costs, not again)
-        return True
-
-    def _keep(self, episode: Episode, calls: list[ModelCall]) -> None:
-        """Store an attempt; failures wait for a first success, so that a server that is down costs no attempts.
-
-        Raises:
-            SetupError: the first attempts of this process have all failed.
-        """
-        with self._lock:
-            self._waiting.append((episode, calls))
-            if episode.error is not None and not self._answered:
-                if len({waiting.identity for waiting, _ in self._waiting}) < DEAD:
-                    return
-                reason = episode.error.message.partition(". Allowed:")[0]
-                raise SetupError(
-                    f"the first {DEAD} episodes have all failed, the last one so: {reason}",
-                    where=f"model {self._agent.model.endpoint.model!r} at {self._agent.model.endpoint.url}",
-                    allowed="a model and a shop that answer",
-                    todo="mend what the message names, then repeat the call; none of these attempts counts",
-                )
-            self._answered = True
-            ready, self._waiting = self._waiting, []
-        for kept, its_calls in ready:
-            self._store.append(kept, its_calls)
-
-    def _attempt(self, job: _Job, attempt: int) -> tuple[Episode, list[CallCost]]:
+    def _attempt(self, job: _Job, number: int) -> _Attempt:
         """Run one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
         planned, costs, steps = job.planned, list[CallCost](), list[Step]()
         agent = replace(self._agent, model=self._agent.model.metered(costs.append))
         seed = episode_seed(self._seed, planned.arm, *planned.key)
         started = agent.model.clock.now()
-        try:
-            keep = steps.append if planned.keep_pages else lambda step: steps.append(_without_page(step))
-            end = run_episode(agent, planned.task, constant(planned.treatment), seed, keep)
-            return self._record(job, attempt, started, steps, end), costs
-        except ShopskillError as error:
-            if not isinstance(error, InfrastructureError):
-                raise
-            failure = Failure(kind=type(error).__name__, message=clean(str(error)))
-        except Exception as error:  # noqa: BLE001 - the library's only one: a bad rollout is data
-            failure = Failure(kind=type(error).__name__, message=clean(str(error)))
-        return self._record(job, attempt, started, steps, failure), costs
+        keep = steps.append if planned.keep_pages else lambda step: steps.append(_without_page(step))
+        end = guarded(lambda: run_episode(agent, planned.task, constant(planned.treatment), seed, keep))
+        episode = self._record(job, number, started, steps, end)
+        return episode, [self._call(planned, number, cost) for cost in costs]
 
     def _record(
         self, job: _Job, attempt: int, started: datetime, steps: Sequence[Step], result: StepResult | Failure
@@ -392,35 +305,13 @@ class _Runner:
             seconds=cost.seconds,
         )
 
-    def _show(self, episode: Episode, costs: Sequence[CallCost], over: bool) -> None:
-        """Move the progress bar."""
-        known = [cost.usage for cost in costs if cost.usage is not None]
-        self._counts["tokens"] += sum(usage.prompt_tokens + usage.completion_tokens for usage in known)
-        self._counts["faults"] += episode.protocol_faults
-        self._counts["errors"] += episode.status == "error"
-        self._bar.set_postfix(self._counts, refresh=False)
-        self._bar.update(int(over))
 
-
-@contextmanager
-def _asking_to_stop(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C ask for a stop; the second one does what it did before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        stop.set()
-        restore()
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield
-    finally:
-        restore()
+def _counts(attempt: _Attempt) -> dict[str, int]:
+    """Return what the progress bar adds up."""
+    episode, calls = attempt
+    known = [call.usage for call in calls if call.usage is not None]
+    return {
+        "tokens": sum(usage.prompt_tokens + usage.completion_tokens for usage in known),
+        "faults": episode.protocol_faults,
+        "errors": int(episode.status == "error"),
+    }

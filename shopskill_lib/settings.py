@@ -1,6 +1,6 @@
 """The parameters of a run: one name, one meaning, one type, one default. Notebooks declare the ones they read."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,11 +161,39 @@ class Settings(Record):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
+            raise _refusal(error) from error
+
+    @classmethod
+    def of_texts(cls, texts: Mapping[str, str], names: Collection[str]) -> "Settings":
+        """Read settings typed on a command line.
+
+        Args:
+            texts: name -> value as text.
+            names: settings that the command reads; any other is refused.
+
+        Raises:
+            ParameterError: a name is none of these, or a value is of another type or out of range.
+        """
+        strange = sorted(set(texts) - set(names))
+        if strange:
             raise ParameterError(
-                f"{name} is {first['input']!r}",
-                where=f"parameter {name}",
-                allowed=first["msg"].removeprefix("Input should be "),
-                todo="correct the value",
-            ) from error
+                f"there is no parameter {strange[0]!r} here",
+                where="-p",
+                allowed=", ".join(sorted(names)),
+                todo="write -p NAME=VALUE with one of these names",
+            )
+        try:
+            return cls.model_validate_strings(dict(texts), strict=False)
+        except ValidationError as error:
+            raise _refusal(error) from error
+
+
+def _refusal(error: ValidationError) -> ParameterError:
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    return ParameterError(
+        f"{name} is {first['input']!r}",
+        where=f"parameter {name}",
+        allowed=first["msg"].removeprefix("Input should be "),
+        todo="correct the value",
+    )

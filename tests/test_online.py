@@ -134,7 +134,7 @@ def test_retries_are_not_trained_on(bench: Bench) -> None:
     (lessons,) = trainer.lessons
     assert any(found.retry for found in first.groups)
     assert [lesson.rewards for lesson in lessons] == [found.rewards for found in first.groups]
-    bare = [lesson.text for lesson, found in zip(lessons, first.groups, strict=True) if not found.group.chunk_ids]
+    bare = [lesson.texts for lesson, found in zip(lessons, first.groups, strict=True) if not found.group.chunk_ids]
     assert set(bare) <= {""}
 
 

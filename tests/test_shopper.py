@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from shopskill_lib.records import Language, Task
 from shopskill_lib.shops.catalog import load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
+from shopskill_lib.simulated.chat import CONTEXT
 from shopskill_lib.simulated.competences import RAISED, UNTAUGHT, Competences, helped, learn
 from shopskill_lib.simulated.reading import OTHER_PAGE, Phrase, named_value, read_page, read_request, read_system
-from shopskill_lib.simulated.shopper import CONTEXT, MODEL, base_of, model_name, respond
+from shopskill_lib.simulated.shopper import MODEL, base_of, model_name, respond
 from shopskill_lib.text import tokens
 
 ROOT = Path(__file__).parents[1]

@@ -22,6 +22,7 @@ from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import Endpoint as ModelEndpoint
 from shopskill_lib.models import Model, connect
 from shopskill_lib.records import canonical
+from shopskill_lib.simulated import author
 from shopskill_lib.simulated.competences import UNTAUGHT
 from shopskill_lib.simulated.shopper import MODEL, model_name, respond
 from shopskill_lib.simulated.wire import BASE_URL, Endpoint, Server, transport
@@ -76,7 +77,8 @@ def test_both_wires_answer_as_the_function_does(server: Server) -> None:
 
 def test_models_are_listed(server: Server) -> None:
     with client_of(server) as over_http, client_inside() as inside:
-        assert [[model.id for model in client.models.list()] for client in (over_http, inside)] == [[MODEL]] * 2
+        listed = [[model.id for model in client.models.list()] for client in (over_http, inside)]
+        assert listed == [[MODEL, author.MODEL]] * 2
 
 
 def test_another_model_and_bad_requests_are_refused(server: Server) -> None:
@@ -174,7 +176,8 @@ def test_the_command_serves_until_it_is_stopped() -> None:
         watch.start()
         try:
             assert process.stdout is not None and process.stderr is not None
-            found = re.fullmatch(r"simulated-shopper at (http://127\.0\.0\.1:\d+/v1)\n", process.stdout.readline())
+            pattern = r"simulated-shopper and simulated-author at (http://127\.0\.0\.1:\d+/v1)\n"
+            found = re.fullmatch(pattern, process.stdout.readline())
             assert found
             with openai.OpenAI(base_url=found[1], api_key="-", max_retries=0) as client:
                 assert query_of(ask(client)) == "tent"

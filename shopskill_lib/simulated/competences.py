@@ -140,20 +140,20 @@ def learn(skill: str, base: Competences = UNTAUGHT) -> Competences:
         skill: the hints without their tags, in either language; ``""`` without a skill.
         base: its competences without a skill, those of its simulated checkpoint.
     """
-    found = _sentences(skill)
+    found = advice(skill)
     attention = 1 - ATTENTION * len(skill.encode("utf-8", "replace")) / 4
     return Competences(*(_level(name, base, *found[name]) * attention for name in Competences._fields))
 
 
 def helped(skill: str) -> frozenset[str]:
     """Return the competences that at least one sentence of a text gives advice for."""
-    return frozenset(name for name, (helping, _) in _sentences(skill).items() if helping)
+    return frozenset(name for name, (helping, _) in advice(skill).items() if helping)
 
 
-def _sentences(skill: str) -> dict[str, list[int]]:
-    """Count the sentences of a text that help each competence, and those that harm it."""
+def advice(text: str) -> dict[str, list[int]]:
+    """Return how many sentences of a text speak for each competence, and how many against it."""
     found = {name: [0, 0] for name in Competences._fields}
-    for sentence in _SENTENCE.split(skill.lower()):
+    for sentence in _SENTENCE.split(text.lower()):
         for competence, sign in _advice(sentence):
             found[competence][sign < 0] += 1
     return found

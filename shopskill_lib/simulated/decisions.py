@@ -125,7 +125,7 @@ class View:
         """Lowest listed price of a product whose wanted variant was found to be beyond the limit."""
         if not self.does("price"):
             return math.inf
-        over = [page.items[0].low for page in self.pages if page.is_product and _over(self, page)]
+        over = [page.items[0].low for page in self.pages if page.is_product and is_over(self, page)]
         return min((0.98 * low for low in over if low is not None), default=math.inf)
 
     @cached_property
@@ -190,24 +190,24 @@ def _on_results(view: View, page: Page) -> str:
 def _looks_left(view: View) -> bool:
     """Tell whether a further product may be opened: more of them when the last was left for its price."""
     last = next((page for page in reversed(view.pages) if page.is_product), None)
-    too_dear = last is not None and _over(view, last)
+    too_dear = last is not None and is_over(view, last)
     return len(view.opened) < LOOKS * (3 if too_dear else view.searches)
 
 
 def _known_fit(view: View, item: Item) -> float:
     """Return the fit of a product that was opened: what it turned out to lack counts as well."""
     seen = [page for page in view.pages if page.is_product and page.items[0].asin == item.asin]
-    return _fit(view, item) - len(_flaws(view, seen[-1])) - 2 * _over(view, seen[-1])
+    return _fit(view, item) - len(flaws(view, seen[-1])) - 2 * is_over(view, seen[-1])
 
 
-def _over(view: View, page: Page) -> bool:
+def is_over(view: View, page: Page) -> bool:
     """Tell whether all options are chosen and the price of the selection is beyond the limit."""
     limit = view.request.limit
     done = all(axis.chosen is not None for axis in page.axes)
     return done and limit is not None and page.price is not None and page.price > limit
 
 
-def _wanted(view: View, page: Page, axis: Axis) -> str | None:
+def wanted_value(view: View, page: Page, axis: Axis) -> str | None:
     """Return the value that is wanted on an axis; ``""`` if it is not offered, None if none is wanted.
 
     The request comes first; what it leaves open the persona may tell.
@@ -223,9 +223,9 @@ def _wanted(view: View, page: Page, axis: Axis) -> str | None:
     return None
 
 
-def _flaws(view: View, page: Page) -> list[str]:
+def flaws(view: View, page: Page) -> list[str]:
     """Return what a product lacks, as far as its page tells: option values and attributes."""
-    lacking = [axis.name for axis in page.axes if _wanted(view, page, axis) == ""]
+    lacking = [axis.name for axis in page.axes if wanted_value(view, page, axis) == ""]
     words = page.items[0].words
     unmet = [
         phrase.text
@@ -250,7 +250,7 @@ def _on_product(view: View, page: Page) -> str:
 
 def _away(view: View, page: Page) -> str:
     """Return the way to another product when this one lacks something; ``""`` to make do with it."""
-    if not _flaws(view, page):
+    if not flaws(view, page):
         return ""
     compares = view.does("compare")
     if compares and _looks_left(view):
@@ -264,7 +264,7 @@ def _away(view: View, page: Page) -> str:
 
 def _choose(view: View, page: Page, axis: Axis) -> str:
     """Return the value to choose: the wanted one unless the shopper is careless, any where none is wanted."""
-    wanted = _wanted(view, page, axis)
+    wanted = wanted_value(view, page, axis)
     if wanted and view.does("exact", axis.name):
         return wanted
     values = [value for value in axis.values if value != wanted] or list(axis.values)
@@ -273,9 +273,9 @@ def _choose(view: View, page: Page, axis: Axis) -> str:
 
 def _after_choosing(view: View, page: Page) -> str:
     """Return a cheaper option, the way back, or to buy, once all options are chosen."""
-    if _over(view, page) and view.does("price"):
+    if is_over(view, page) and view.does("price"):
         for axis in page.axes:
-            if axis.chosen != axis.values[0] and _wanted(view, page, axis) is None:
+            if axis.chosen != axis.values[0] and wanted_value(view, page, axis) is None:
                 return f"{axis.name}={axis.values[0]}"
         if _looks_left(view) and not view.hurried and view.does("backtrack", "price"):
             return PREVIOUS

@@ -7,12 +7,9 @@ this competence at this level and the others untaught.
 """
 
 import hashlib
-import json
 import re
-from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
-
+from shopskill_lib.simulated.chat import Reply, Request, completion, read, refusal
 from shopskill_lib.simulated.competences import UNTAUGHT, Competences, learn
 from shopskill_lib.simulated.decisions import NOISE, Call, Draws, View, decide
 from shopskill_lib.simulated.reading import OTHER_PAGE, read_page, read_request, read_system
@@ -23,80 +20,8 @@ MODEL = "simulated-shopper"
 
 _LEVEL = re.compile(r"([a-z]+)([0-9]+(?:\.[0-9]+)?)")
 
-CONTEXT = 131_072
-"""Tokens of a prompt that the model takes at most."""
-
 MAX_TOKENS = 512
 """Tokens of an answer where the request sets no limit."""
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Reply(NamedTuple):
-    """An answer on the wire."""
-
-    status: int
-    """HTTP status."""
-    body: dict[str, Any]
-    """A chat completion, or ``{"error": {...}}`` as a server of that format writes it."""
-
-
-class _CalledFunction(BaseModel):
-    name: str
-    arguments: str
-
-
-class _ToolCall(BaseModel):
-    function: _CalledFunction
-
-
-class _Message(BaseModel):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-    @property
-    def text(self) -> str:
-        return self.content or ""
-
-    @property
-    def calls(self) -> list[_CalledFunction]:
-        return [call.function for call in self.tool_calls or ()]
-
-
-class _Property(BaseModel):
-    enum: list[str] = []
-
-
-class _Parameters(BaseModel):
-    properties: dict[str, _Property] = {}
-
-
-class _OfferedFunction(BaseModel):
-    name: str
-    parameters: _Parameters = _Parameters()
-
-
-class _Tool(BaseModel):
-    function: _OfferedFunction
-
-
-class _Request(BaseModel):
-    """The part of a chat-completions request that counts; other fields are taken and ignored."""
-
-    model: str
-    messages: Annotated[list[_Message], Field(min_length=1)]
-    tools: list[_Tool] | None = None
-    temperature: NotNegative | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    stream: Literal[False] | None = None
-
-    @property
-    def offered(self) -> dict[str, list[str]]:
-        """Tools by name with the labels they take; none for a free text."""
-        functions = [tool.function for tool in self.tools or ()]
-        return {function.name: function.parameters.properties.get("value", _Property()).enum for function in functions}
 
 
 def model_name(base: Competences) -> str:
@@ -130,95 +55,37 @@ def respond(request: object) -> Reply:
         request: the decoded JSON body: model (see `base_of`), messages, tools, temperature (1 when
             missing), seed (0 when missing), max_tokens.
     """
-    try:
-        asked = _Request.model_validate(request)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "body"
-        return refusal(400, "invalid_request_error", f"{place}: {first['msg']}")
+    asked = read(request, "simulated", MODEL)
+    if isinstance(asked, Reply):
+        return asked
     try:
         base = base_of(asked.model)
     except ValueError as error:
         return refusal(404, "model_not_found", str(error))
-    prompt_tokens = _prompt_tokens(asked)
-    if prompt_tokens > CONTEXT:
-        found = f"the prompt has about {prompt_tokens} tokens, the context holds {CONTEXT}"
-        return refusal(400, "context_length_exceeded", found)
     view = _view(asked, base)
     call = decide(view) if view.may_search or view.actions else Call("", "There is nothing that I could do here.")
-    return Reply(200, _completion(asked, call, view.turns, prompt_tokens))
+    calls = [(call.name, {"query" if call.name == "search" else "value": call.argument})] if call.name else []
+    return Reply(200, completion(asked, SHOPPER_VERSION, calls, "" if calls else call.argument, MAX_TOKENS))
 
 
-def refusal(status: int, code: str, message: str) -> Reply:
-    """Return an error answer in the format's shape."""
-    error = {"message": f"simulated: {message}", "type": "invalid_request_error", "param": None, "code": code}
-    return Reply(status, {"error": error})
-
-
-def _view(asked: _Request, base: Competences) -> View:
+def _view(asked: Request, base: Competences) -> View:
     """Return what the shopper knows at the turn that a request asks for."""
     messages, offered = asked.messages, asked.offered
-    skill, persona = read_system("\n".join(message.text for message in messages if message.role == "system"))
-    opening = next((message.text for message in messages if message.role == "user"), "")
+    skill, persona = read_system(asked.system)
     pages = (read_page(message.text) for message in messages if message.role in ("user", "tool"))
-    turns = sum(message.role == "assistant" for message in messages)
     return View(
-        request=read_request(opening),
+        request=read_request(asked.opening),
         persona=persona,
         skill=learn(skill, base),
         pages=tuple(page for page in pages if page is not OTHER_PAGE),
-        turns=turns,
+        turns=asked.turns,
         searches=sum(call.name == "search" for message in messages for call in message.calls),
         actions=tuple(offered.get("click", ())),
         may_search="search" in offered,
-        draws=_draws(asked, opening, turns),
+        draws=_draws(asked),
     )
 
 
-def _draws(asked: _Request, opening: str, turns: int) -> Draws:
-    task = hashlib.blake2b(opening.encode(), digest_size=16).hexdigest()
-    temperature = 1.0 if asked.temperature is None else asked.temperature
-    if temperature == 0:
-        return Draws(task, None, 0.0)
-    return Draws(task, str(((asked.seed or 0) - turns) % 2**31), NOISE * temperature)
-
-
-def _prompt_tokens(asked: _Request) -> int:
-    texts = [message.text for message in asked.messages]
-    calls = [call.arguments for message in asked.messages for call in message.calls]
-    labels = [label for enum in asked.offered.values() for label in enum]
-    return _tokens("".join([*texts, *calls, *labels])) + 4 * len(texts)
-
-
-def _tokens(text: str) -> int:
-    """Return about how many tokens a text has: one for four bytes."""
-    return -(-len(text.encode()) // 4)
-
-
-def _completion(asked: _Request, call: Call, turn: int, prompt_tokens: int) -> dict[str, Any]:
-    """Return the answer as a chat completion; one that is longer than allowed is cut off before its call."""
-    arguments = json.dumps({"query" if call.name == "search" else "value": call.argument}, ensure_ascii=False)
-    length = _tokens(call.name + arguments) + 8 if call.name else _tokens(call.argument)
-    most = asked.max_tokens or MAX_TOKENS
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    if length > most:
-        length, reason, message["content"] = most, "length", ""
-    elif call.name:
-        function = {"name": call.name, "arguments": arguments}
-        message["tool_calls"] = [{"id": f"call_simulated_{turn}", "type": "function", "function": function}]
-        reason = "tool_calls"
-    else:
-        message["content"], reason = call.argument, "stop"
-    return {
-        "id": f"chatcmpl-simulated-{turn}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": asked.model,
-        "system_fingerprint": SHOPPER_VERSION,
-        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": length,
-            "total_tokens": prompt_tokens + length,
-        },
-    }
+def _draws(asked: Request) -> Draws:
+    task = hashlib.blake2b(asked.opening.encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return Draws(task, asked.episode, 0.0 if asked.episode is None else NOISE * asked.warmth)

@@ -1,4 +1,4 @@
-"""The simulated shopper on the wire: inside the process for the ``openai`` client, or over HTTP on loopback."""
+"""The simulated models on the wire: inside the process for the ``openai`` client, or over HTTP on loopback."""
 
 import json
 import threading
@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx2
 
-from shopskill_lib.simulated.shopper import MODEL, SHOPPER_VERSION, Reply, refusal, respond
+from shopskill_lib.simulated import author, shopper
+from shopskill_lib.simulated.chat import Reply, refusal
 
 HOST = "127.0.0.1"
 
@@ -40,8 +41,7 @@ class Endpoint:
                 self._counts["completions" if reply.status == 200 else "refused"] += 1
             return reply
         if (method, path) == ("GET", "/v1/models"):
-            model = {"id": MODEL, "object": "model", "created": 0, "owned_by": SHOPPER_VERSION}
-            return Reply(200, {"object": "list", "data": [model]})
+            return Reply(200, {"object": "list", "data": [_listed(name, owner) for name, owner in _MODELS.items()]})
         if (method, path) == ("GET", "/stats"):
             return Reply(200, {**self.stats, "simulated": True})
         return refusal(404, "not_found", f"nothing is at {method} {path}")
@@ -55,12 +55,25 @@ def _complete(body: bytes) -> Reply:
     return respond(request)
 
 
+def respond(request: object) -> Reply:
+    """Return the answer of the simulated model that a request names: the author for its name, else the shopper."""
+    model = request.get("model") if isinstance(request, dict) else None
+    return author.respond(request) if str(model).startswith(author.MODEL) else shopper.respond(request)
+
+
+_MODELS = {shopper.MODEL: shopper.SHOPPER_VERSION, author.MODEL: author.AUTHOR_VERSION}
+
+
+def _listed(name: str, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+
+
 def _encode(reply: Reply) -> bytes:
     return json.dumps(reply.body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def transport(endpoint: Endpoint | None = None) -> httpx2.MockTransport:
-    """Return a transport on which an ``openai`` client meets the shopper without a network.
+    """Return a transport on which an ``openai`` client meets both without a network.
 
     ``openai.OpenAI(base_url=BASE_URL, api_key="-", http_client=httpx2.Client(transport=transport()))``
 
@@ -77,7 +90,7 @@ def transport(endpoint: Endpoint | None = None) -> httpx2.MockTransport:
 
 
 class Server:
-    """The shopper over HTTP on loopback, on threads of its own; a context manager that stops it at the end."""
+    """Both over HTTP on loopback, on threads of its own; a context manager that stops it at the end."""
 
     def __init__(self, port: int = 0) -> None:
         """Bind the port.
@@ -121,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection: requests are answered in order for as long as the client keeps it open."""
 
     protocol_version = "HTTP/1.1"
-    server_version = SHOPPER_VERSION
+    server_version = shopper.SHOPPER_VERSION
     disable_nagle_algorithm = True
     wbufsize = -1  # headers and body leave together
     server: _HTTPServer

@@ -1,0 +1,410 @@
+"""Trajectories -> cards in a folder: what is owed is analysed on threads, kept as it finishes, resumed by identity.
+
+`audit.jsonl` (privileged) is written before `cards.jsonl`, `calls.jsonl` before both. `analyses.json` says which
+analyses belong to the latest call, so that cards of other prompts or of trajectories that are gone are not read.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import pandas as pd
+from pydantic import AwareDatetime
+
+from shopskill_lib import analysts, protocol
+from shopskill_lib.analysts import Analyst
+from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
+from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.files import parse_json, read_text, write_json
+from shopskill_lib.firewall import Instance, instance_of
+from shopskill_lib.jsonl import append_lines, read_lines
+from shopskill_lib.models import CallCost
+from shopskill_lib.records import Ending, Failure, ModelCall, Product, Record, Task
+from shopskill_lib.rollouts import Planned
+from shopskill_lib.settings import Settings
+from shopskill_lib.shops.embedded import parse_action
+from shopskill_lib.shops.protocol import Shop
+from shopskill_lib.skills import Skill, read_skill
+from shopskill_lib.store import locked
+from shopskill_lib.trajectories import LEAVE, Trajectory, instance_of_recording, of_episode
+from shopskill_lib.workbench import Bench, connect_to, endpoint
+from shopskill_lib.workers import MAX_ATTEMPTS, Trade, guarded, work
+
+Stage = Literal["cold_start", "online", "recorded"]
+
+CARDS, AUDIT, ERRORS, PLAN = "cards.jsonl", "audit.jsonl", "analysis_errors.jsonl", "analyses.json"
+"""Files of a folder; without the third, what was given up is tried again."""
+
+
+RECORDED = (
+    *("language", "seed_skill", "max_cards", "context_tokens", "rollout_seed", "prompts_dir"),
+    *(name for name in Settings.model_fields if name.startswith("author_")),
+)
+"""Settings that recordings are analysed by."""
+
+
+class FailedAnalysis(Record):
+    """An attempt that brought no analysis: a line of `analysis_errors.jsonl`, never a card."""
+
+    identity: str
+    trajectory_id: str
+    attempt: int
+    """From 1."""
+    error: Failure
+    ended_at: AwareDatetime
+
+
+class Analyses(tuple[Analysis, ...]):
+    """Analyses by trajectory id, and what could not be analysed."""
+
+    missing: tuple[str, ...]
+    """Trajectories whose attempts are used up, and tasks without a trajectory."""
+
+    def __new__(cls, analyses: Sequence[Analysis], missing: Sequence[str]) -> "Analyses":
+        """Sort the analyses by trajectory id."""
+        made = super().__new__(cls, sorted(analyses, key=lambda analysis: analysis.trajectory_id))
+        made.missing = tuple(sorted(missing))
+        return made
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a card, and one for a success without any."""
+        columns = ["trajectory", "channel", "card", "status", "reason", "stage", "mechanism", "simulated"]
+        rows = [_row(analysis, card) for analysis in self for card in analysis.cards or (None,)]
+        return pd.DataFrame(rows, columns=columns)
+
+    def summary(self) -> str:
+        """Return how many trajectories gave how many cards, why failures proposed nothing, and what is missing."""
+        cards = [card for analysis in self for card in analysis.cards]
+        simulated = "simulated: " if any(card.facts.simulated for card in cards) else ""
+        lines = [f"{simulated}{len(self)} trajectories analysed, {sum(card.eligible for card in cards)} cards"]
+        for channel in get_args(Channel):
+            own = [analysis for analysis in self if analysis.channel == channel]
+            eligible = sum(card.eligible for analysis in own for card in analysis.cards)
+            lines.append(f"  {channel}: {len(own)} trajectories, {eligible} cards")
+        reasons = pd.Series([card.facts.reason for card in cards if card.facts.reason], dtype=str).value_counts()
+        lines += [f"  nothing proposed, {reason}: {count}" for reason, count in reasons.items()]
+        if self.missing:
+            lines.append(f"Analyses missing: {', '.join(self.missing)}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def _row(analysis: Analysis, card: Card | None) -> list[object]:
+    """Return one line of the table."""
+    if card is None:
+        return [analysis.trajectory_id, analysis.channel, None, None, None, None, None, None]
+    lesson, facts = card.deployable, card.facts
+    mechanism = lesson.failure_mechanism if isinstance(lesson, FailureLesson) else lesson and lesson.mechanism
+    stage = None if lesson is None else lesson.workflow_stage
+    who = [analysis.trajectory_id, analysis.channel, card.card_id]
+    return [*who, facts.status, facts.reason, stage, mechanism, facts.simulated]
+
+
+def collect(bench: Bench, skill: Skill) -> Analyses:
+    """Roll the training tasks out, bare or with the seed skill in the prompt, and analyse every trajectory.
+
+    Args:
+        bench: the workbench.
+        skill: the seed skill; without chunks for a cold start from nothing.
+
+    Raises:
+        Interrupted, SetupError, OutputError: see `rollouts.run` and `analyse`.
+    """
+    shown = protocol.treatment("seed_skill", skill) if skill.chunks else protocol.BARE
+    tasks = {task.task_id: task for task in bench.tasks("train")}
+    plan = [Planned("train", task, 0, shown, keep_pages=True) for task in tasks.values()]
+    rolled = protocol.roll_out(bench, plan, "cards")["train"]
+    scored = [(episode, tasks[episode.task_id]) for episode in rolled.scored]
+    pairs = [(of_episode(episode, task, shown.hints), task) for episode, task in scored]
+    found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
+    return Analyses(found, [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)])
+
+
+def analyse(
+    bench: Bench,
+    pairs: Sequence[tuple[Trajectory, Task]],
+    skill: Skill,
+    *,
+    folder: Path,
+    stage: Literal["cold_start", "online"],
+    arm: str,
+) -> Analyses:
+    """Analyse what the folder still owes of these trajectories, each by itself and in any order (M9).
+
+    Args:
+        bench: shop, catalogue and settings; the author model is connected here.
+        pairs: trajectories with a reward, each with its task.
+        skill: the current skill.
+        folder: where cards, audits and calls are kept.
+        stage: online knows failures only.
+        arm: of the trajectories, for `calls.jsonl`.
+
+    Raises:
+        InputError: a trajectory without a reward, or with an ending that no shop of ours has.
+        ParameterError: a trajectory occurs twice, or a success online.
+        Interrupted: SIGTERM or Ctrl-C; the analyses in flight were finished and kept.
+        SetupError: the author model does not work as it is set up; nothing more is run.
+        OutputError: the folder is in use or the disk is full.
+    """
+    for trajectory, _ in pairs:
+        _check(trajectory, stage)
+    products = bench.catalogue.products
+    cases = [(trajectory, task, _instance(trajectory, task, products)) for trajectory, task in pairs]
+    return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop).analyse(cases)
+
+
+def analyse_recordings(trajectories: Sequence[Trajectory], settings: Settings, skill: Skill, folder: Path) -> Analyses:
+    """Return success cards of trajectories recorded elsewhere: no shop is asked, and gold is not known.
+
+    Raises:
+        Interrupted, SetupError, OutputError: see `analyse`.
+    """
+    cases = [(trajectory, None, instance_of_recording(trajectory)) for trajectory in trajectories]
+    return _Desk(settings, skill, folder, "recorded", "recorded", None).analyse(cases)
+
+
+def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, folder: Path) -> str:
+    """Make success cards of recordings, and return them as a table that says what they rest on.
+
+    Args:
+        trajectories: all with a reward, or all without; failures and those without a purchase are left out.
+        settings: those of `RECORDED` are read.
+        folder: where cards, audits and calls are kept.
+
+    Raises:
+        InputError: there is no success among them.
+    """
+    chosen = [item for item in trajectories if item.success is not False and item.ending != LEAVE]
+    if not chosen:
+        raise InputError(
+            f"none of {len(trajectories)} trajectories is a success",
+            where="recordings",
+            allowed="a reward of 1, or a purchase where no reward is recorded",
+            todo="failures are analysed in a shop only: see 01_cards",
+        )
+    skill = read_skill(Path(settings.seed_skill)) if settings.seed_skill else Skill(title="", chunks=())
+    found = analyse_recordings(chosen, settings, skill, folder)
+    lines = [found.to_frame().drop(columns=["channel"]).to_string(index=False, na_rep="-"), found.summary()]
+    if chosen[0].reward is None:
+        lines.append("outcome not recorded; taken as successful demonstrations")
+    left_out = len(trajectories) - len(chosen)
+    if left_out:
+        lines.append(f"{left_out} trajectories left out: no success, and failures need a shop")
+    return "\n".join([*lines, f"cards: {folder / CARDS}; audit (privileged): {folder / AUDIT}"])
+
+
+def read_cards(folder: Path) -> list[Card]:
+    """Return the cards of the folder's latest analyses, by id.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    wanted = None
+    if (folder / PLAN).exists():
+        wanted = set(parse_json(read_text(folder / PLAN), str(folder / PLAN))["identities"].values())
+    known = _analyses(folder)
+    cards = [card for name, analysis in known.items() if wanted is None or name in wanted for card in analysis.cards]
+    return sorted(cards, key=lambda card: card.card_id)
+
+
+def _analyses(folder: Path) -> dict[str, Analysis]:
+    """Identity -> analysis."""
+    return {line.identity: line for line in read_lines(folder / CARDS, Analysis.model_validate_json)}
+
+
+def _check(trajectory: Trajectory, stage: Stage) -> None:
+    """Refuse what cannot be analysed."""
+    where = f"trajectory {trajectory.trajectory_id}"
+    if trajectory.success is None or trajectory.ending not in get_args(Ending):
+        raise InputError(
+            "it has no reward" if trajectory.success is None else f"its ending is {trajectory.ending!r}",
+            where=where,
+            allowed=f"a reward and one of the endings {', '.join(get_args(Ending))}",
+            todo="roll the task out again, or use `shopskill cards` for recordings",
+        )
+    if stage == "online" and trajectory.success:
+        raise ParameterError(
+            "it succeeded",
+            where=where,
+            allowed="failures: there is no success analyst online (M27)",
+            todo="hand over failed retries only",
+        )
+
+
+def _instance(trajectory: Trajectory, task: Task, products: Mapping[str, Product]) -> Instance:
+    """Return the facts of a trajectory's task: gold, bought and opened products."""
+    opened = [parse_action(turn.action)[1].strip() for turn in trajectory.turns if turn.action is not None]
+    bought = [] if trajectory.purchase is None else [trajectory.purchase.asin]
+    ids = dict.fromkeys([task.gold_asin, *bought, *opened])
+    return instance_of(task, [products[name] for name in ids if name in products], [trajectory.trajectory_id])
+
+
+class _Job(NamedTuple):
+    """One analysis that is asked for."""
+
+    identity: str
+    trajectory: Trajectory
+    channel: Channel
+    task: Task | None
+    """None for a recording."""
+    instance: Instance
+
+
+class _Attempt(NamedTuple):
+    """An attempt as it is kept."""
+
+    job: _Job
+    number: int
+    result: tuple[Analysis, Audit] | Failure
+    calls: list[ModelCall]
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Where analyses are made and kept."""
+
+    settings: Settings
+    skill: Skill
+    folder: Path
+    stage: Stage
+    arm: str
+    shop: Shop | None
+
+    def analyse(self, cases: Sequence[tuple[Trajectory, Task | None, Instance]]) -> Analyses:
+        """Work through what is owed, and return all analyses."""
+        analyst = self._analyst()
+        try:
+            with locked(self.folder):
+                jobs = self._jobs(analyst, cases)
+                identities = {job.trajectory.trajectory_id: job.identity for job in jobs}
+                write_json(self.folder / PLAN, {"stage": self.stage, "arm": self.arm, "identities": identities})
+                done, failed = set(_analyses(self.folder)), self._failed()
+                owed = [(job, failed.get(job.identity, 0)) for job in jobs if job.identity not in done]
+                owed = [(job, attempts) for job, attempts in owed if attempts < MAX_ATTEMPTS]
+                kept = sum(job.identity in done for job in jobs)
+                work(self._trade(analyst), owed, self.settings.author_concurrency, MAX_ATTEMPTS, kept)
+        finally:
+            analyst.model.close()
+        known = _analyses(self.folder)
+        missing = [job.trajectory.trajectory_id for job in jobs if job.identity not in known]
+        return Analyses([known[job.identity] for job in jobs if job.identity in known], missing)
+
+    def _analyst(self) -> Analyst:
+        given = self.settings
+        return Analyst(
+            model=connect_to(endpoint(given, "author")),
+            language=given.language,
+            texts=analysts.load_texts(given.language, given.max_cards, given.prompts_dir),
+            skill=self.skill,
+            max_cards=given.max_cards,
+            rounds=given.audit_rounds,
+            tokens=given.audit_tokens,
+            context_tokens=given.context_tokens,
+            seed=given.rollout_seed,
+        )
+
+    def _jobs(self, analyst: Analyst, cases: Sequence[tuple[Trajectory, Task | None, Instance]]) -> list[_Job]:
+        """Name every analysis by what it depends on."""
+        jobs = []
+        for trajectory, task, instance in cases:
+            channel: Channel = "failure" if trajectory.success is False else "success"
+            more = {
+                "task": None if task is None else task.model_dump(mode="json"),
+                "shop": None if self.shop is None else dict(self.shop.fingerprint),
+            }
+            jobs.append(_Job(analyst.identity(trajectory, channel, more), trajectory, channel, task, instance))
+        names = [job.trajectory.trajectory_id for job in jobs]
+        if len(set(names)) < len(names):
+            raise ParameterError(
+                f"trajectory {next(name for name in names if names.count(name) > 1)} occurs twice",
+                where="trajectories",
+                allowed="each trajectory once",
+                todo="remove one of the two",
+            )
+        return jobs
+
+    def _failed(self) -> dict[str, int]:
+        """Identity -> attempts that brought nothing."""
+        lines = read_lines(self.folder / ERRORS, FailedAnalysis.model_validate_json)
+        return {line.identity: line.attempt for line in lines}
+
+    def _trade(self, analyst: Analyst) -> Trade[_Job, _Attempt]:
+        """What workers do with an analysis."""
+        lock = threading.Lock()
+
+        def keep(attempt: _Attempt) -> None:
+            with lock:
+                self._keep(attempt, analyst)
+
+        named = analyst.model.endpoint
+        return Trade(
+            unit=("analysis", "analyses"),
+            place=str(self.folder),
+            model=f"model {named.model!r} at {named.url}",
+            attempt=lambda job, number: self._attempt(analyst, job, number),
+            failure=lambda attempt: attempt.result if isinstance(attempt.result, Failure) else None,
+            keep=keep,
+            counts=_counts,
+        )
+
+    def _attempt(self, analyst: Analyst, job: _Job, number: int) -> _Attempt:
+        """Make one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
+        costs = list[CallCost]()
+        metered = replace(analyst, model=analyst.model.metered(costs.append))
+        result = guarded(lambda: self._analysed(metered, job))
+        return _Attempt(job, number, result, [self._call(analyst, job, number, cost) for cost in costs])
+
+    def _analysed(self, analyst: Analyst, job: _Job) -> tuple[Analysis, Audit]:
+        """Let the right analyst work."""
+        if job.channel == "success" or job.task is None or self.shop is None:
+            category = None if job.task is None else job.task.category
+            return analysts.success(analyst, job.trajectory, job.instance, identity=job.identity, category=category)
+        return analysts.failure(analyst, job.trajectory, job.task, self.shop, job.instance, identity=job.identity)
+
+    def _keep(self, attempt: _Attempt, analyst: Analyst) -> None:
+        """Put an attempt on disk."""
+        append_lines(self.folder / "calls.jsonl", attempt.calls)
+        if isinstance(attempt.result, Failure):
+            failed = FailedAnalysis(
+                identity=attempt.job.identity,
+                trajectory_id=attempt.job.trajectory.trajectory_id,
+                attempt=attempt.number,
+                error=attempt.result,
+                ended_at=analyst.model.clock.now(),
+            )
+            append_lines(self.folder / ERRORS, [failed])
+            return
+        analysis, audit = attempt.result
+        append_lines(self.folder / AUDIT, [audit])
+        append_lines(self.folder / CARDS, [analysis])
+
+    def _call(self, analyst: Analyst, job: _Job, attempt: int, cost: CallCost) -> ModelCall:
+        """Return the line of one model call."""
+        return ModelCall(
+            arm=self.arm,
+            stage=self.stage,
+            role=f"{job.channel}_analyst",
+            task_id=job.trajectory.task_id,
+            sample=0,
+            attempt=attempt,
+            outcome=cost.outcome,
+            usage=cost.usage,
+            money=analyst.model.endpoint.price(cost.usage),
+            tries=cost.tries,
+            seconds=cost.seconds,
+        )
+
+
+def _counts(attempt: _Attempt) -> dict[str, int]:
+    """Return what the progress bar adds up."""
+    known = [call.usage for call in attempt.calls if call.usage is not None]
+    cards = () if isinstance(attempt.result, Failure) else attempt.result[0].cards
+    return {
+        "tokens": sum(usage.prompt_tokens + usage.completion_tokens for usage in known),
+        "cards": sum(card.eligible for card in cards),
+        "errors": int(isinstance(attempt.result, Failure)),
+    }

@@ -1,0 +1,203 @@
+"""Threads that work through what is owed: bounded attempts, stopping on request, a progress bar.
+
+Rollouts and analyses share them. A failed attempt is data and tried again; a wrong set-up stops everything.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Generic, TypeVar
+
+from tqdm import tqdm
+
+from shopskill_lib.errors import AuthorError, InfrastructureError, Interrupted, SetupError, ShopskillError
+from shopskill_lib.records import Failure
+from shopskill_lib.replies import clean
+
+T = TypeVar("T")
+J = TypeVar("J")
+A = TypeVar("A")
+
+DEAD = 3
+"""Different jobs that fail from the start of a process, without a success, after which it stops: the set-up is
+wrong."""
+
+MAX_ATTEMPTS = 3
+"""Attempts at a job, counted over all processes that worked on its folder."""
+
+
+def guarded(work: Callable[[], T]) -> T | Failure:
+    """Do the work; whatever goes wrong in it is returned, unless it is the set-up."""
+    try:
+        return work()
+    except ShopskillError as error:
+        if not isinstance(error, InfrastructureError | AuthorError):
+            raise
+        return Failure(kind=type(error).__name__, message=clean(str(error)))
+    except Exception as error:  # noqa: BLE001 - the library's only one: a failed attempt is data
+        return Failure(kind=type(error).__name__, message=clean(str(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trade(Generic[J, A]):
+    """What is done with a job, and what is said of it.
+
+    Attributes:
+        unit: a job in the singular and the plural, for messages.
+        place: where attempts are kept, for messages.
+        model: who is asked, for messages.
+        attempt: makes an attempt at a job, numbered from 1; called on any thread.
+        failure: what went wrong in an attempt; None where nothing did.
+        keep: puts an attempt on disk; called on any thread, on several at once.
+        counts: numbers of an attempt that the progress bar adds up.
+    """
+
+    unit: tuple[str, str]
+    place: str
+    model: str
+    attempt: Callable[[J, int], A]
+    failure: Callable[[A], Failure | None]
+    keep: Callable[[A], None]
+    counts: Callable[[A], Mapping[str, int]]
+
+
+def work(trade: Trade[J, A], jobs: Sequence[tuple[J, int]], threads: int, max_attempts: int, kept: int) -> None:
+    """Work through all jobs; a failed one goes to the end of the queue while it has attempts left.
+
+    Args:
+        trade: what is done.
+        jobs: what is owed, each with the attempts there are already.
+        threads: jobs at a time.
+        max_attempts: attempts at a job, earlier ones included.
+        kept: jobs that were done before, for the progress bar.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C; what was in flight has been finished and kept.
+        SetupError: the set-up is wrong, or the first attempts of this process have all failed.
+    """
+    if jobs:
+        _Crew(trade, max_attempts).run(jobs, threads, kept)
+
+
+class _Crew(Generic[J, A]):
+    """Threads that take jobs from one queue until it is empty or something says stop."""
+
+    def __init__(self, trade: Trade[J, A], max_attempts: int) -> None:
+        self._trade, self._max_attempts = trade, max_attempts
+        self._queue: deque[tuple[int, J, int]] = deque()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._waiting: list[tuple[int, A]] = []
+        self._answered = False
+
+    def run(self, jobs: Sequence[tuple[J, int]], threads: int, kept: int) -> None:
+        """Run all jobs."""
+        self._queue.extend((place, job, attempts + 1) for place, (job, attempts) in enumerate(jobs))
+        silent = bool(os.environ.get("CI")) or not sys.stderr.isatty()
+        with (
+            tqdm(total=kept + len(jobs), initial=kept, unit=self._trade.unit[0], disable=silent) as self._bar,
+            _asking_to_stop(self._stop),
+            ThreadPoolExecutor(min(threads, len(jobs)), self._trade.unit[0]) as pool,
+        ):
+            workers = [pool.submit(self._work) for _ in range(min(threads, len(jobs)))]
+            while wait(workers, timeout=0.2).not_done:  # a signal that reaches a worker is handled here
+                pass
+        for worker in workers:
+            worker.result()
+        for _, attempt in self._waiting:
+            self._trade.keep(attempt)
+        if self._queue:
+            raise Interrupted(
+                f"stopped on request with {len(self._queue)} {self._trade.unit[1]} still to run",
+                where=self._trade.place,
+                allowed="stopping at any time: what was in flight has been finished and kept",
+                todo="repeat the same call to go on",
+            )
+
+    def _work(self) -> None:
+        """Take jobs; any exception here is one of the set-up and stops the other threads too."""
+        finished = False
+        try:
+            while not self._stop.is_set() and self._take():
+                pass
+            finished = True
+        finally:
+            if not finished:
+                self._stop.set()
+
+    def _take(self) -> bool:
+        """Run the next job; False when there is none."""
+        with self._lock:
+            if not self._queue:
+                return False
+            place, job, number = self._queue.popleft()
+        attempt = self._trade.attempt(job, number)
+        failed = self._trade.failure(attempt)
+        for kept in self._ready(place, attempt, failed):
+            self._trade.keep(kept)
+        with self._lock:
+            again = failed is not None and number < self._max_attempts
+            if again:
+                self._queue.append((place, job, number + 1))
+            self._show(attempt, not again)
+        return True
+
+    def _ready(self, place: int, attempt: A, failed: Failure | None) -> list[A]:
+        """Return what may be kept: failures wait for a first success, so that a dead server costs no attempts.
+
+        Raises:
+            SetupError: the first attempts of this process have all failed.
+        """
+        with self._lock:
+            self._waiting.append((place, attempt))
+            if failed is not None and not self._answered:
+                if len({waiting for waiting, _ in self._waiting}) < DEAD:
+                    return []
+                raise SetupError(
+                    f"the first {DEAD} {self._trade.unit[1]} have all failed, the last one so: "
+                    f"{failed.message.partition('. Allowed:')[0]}",
+                    where=self._trade.model,
+                    allowed="a model and a shop that answer",
+                    todo="mend what the message names, then repeat the call; none of these attempts counts",
+                )
+            self._answered = True
+            ready, self._waiting = [attempt for _, attempt in self._waiting], []
+            return ready
+
+    def _show(self, attempt: A, over: bool) -> None:
+        """Move the progress bar."""
+        self._counts.update(self._trade.counts(attempt))
+        self._bar.set_postfix(dict(self._counts), refresh=False)
+        self._bar.update(int(over))
+
+
+@contextmanager
+def _asking_to_stop(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C ask for a stop; the second one does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        restore()
