@@ -11,9 +11,13 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _HAN = "\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PIECE = re.compile(rf"[{_HAN}]+|\d+(?:\.\d+)?|[^\W\d_{_HAN}][^\W_{_HAN}]*")
+_UNIT = re.compile(rf"[{_HAN}]|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_{_HAN}][^\W_{_HAN}]*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TASK_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:\.0+)?")
 _HAN_ONE = re.compile(f"[{_HAN}]")
+
+Unit = tuple[str, int, int]
+"""A Han character, Latin word or number, with start and end of its place."""
 
 
 def tidy(text: str) -> str:
@@ -65,6 +69,19 @@ def tokens(text: str) -> list[str]:
     return found
 
 
+def units(normal: str) -> list[Unit]:
+    """Return (unit, start, end) in order: Han characters one by one, Latin words, numbers in plain form.
+
+    Args:
+        normal: text in normal form, so that the places are places in it.
+    """
+    found = [(piece[0], piece.start(), piece.end()) for piece in _UNIT.finditer(normal)]
+    return [
+        (_plain_number(unit.replace(",", "")) if unit[0].isdecimal() else unit, start, end)
+        for unit, start, end in found
+    ]
+
+
 def numbers(text: str) -> list[str]:
     """Return every number of a text, those inside codes too, in plain form and sorted as text."""
     return sorted(_plain_number(piece) for piece in _NUMBER.findall(_THOUSANDS.sub("", normalise(text))))
@@ -95,6 +112,10 @@ def is_han(character: str) -> bool:
 
 def _is_latin(character: str) -> bool:
     return character.isalnum() and not is_han(character)
+
+
+def _plain(unit: str) -> str:
+    return _plain_number(unit.replace(",", "")) if unit[0].isdecimal() else unit
 
 
 def _plain_number(digits: str) -> str:
