@@ -52,6 +52,14 @@ class Conversation:
         """Append what became of a call."""
         self.add(role="tool", tool_call_id=made.call_id, content=content)
 
+    def remark(self, content: str) -> None:
+        """Answer the call that stands last (see `obtain`); where none does, append a user message."""
+        calls = json.loads(self.messages[-1]).get("tool_calls")
+        if calls:
+            self.add(role="tool", tool_call_id=calls[0]["id"], content=content)
+        else:
+            self.add(role="user", content=content)
+
     @property
     def digest(self) -> str:
         """SHA-256 of the messages as one JSON list."""
