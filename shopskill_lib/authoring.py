@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from shopskill_lib import templates
 from shopskill_lib.dialogue import REPAIRS, Conversation, Tool, obtain
-from shopskill_lib.errors import AuthorError
+from shopskill_lib.errors import AuthorError, ParameterError
 from shopskill_lib.firewall import Screen, public
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost, Model
@@ -118,10 +118,21 @@ class Desk:
         return value, complaints
 
     def room(self, role: Role, fixed: Mapping[str, object]) -> int:
-        """Return the tokens that a prompt has left beside its fixed sections and the reply; may be negative."""
+        """Return the tokens that a prompt has left beside its fixed sections and the reply (a quarter at most).
+
+        Raises:
+            ParameterError: none.
+        """
         whole = self.settings.context_tokens
-        reply = min(self.settings.author_max_tokens, whole // 4)
-        return whole - reply - weigh(self._prompt(role)) - weigh(written(fixed))
+        taken = weigh(self._prompt(role)) + weigh(written(fixed)) + min(self.settings.author_max_tokens, whole // 4)
+        if taken >= whole:
+            raise ParameterError(
+                f"prompt, skill and reply take {taken} of {whole} tokens, so nothing can be asked",
+                where="context_tokens",
+                allowed="the tokens that the author's context has, several thousand at least",
+                todo="raise context_tokens, or shorten the prompt or the skill",
+            )
+        return whole - taken
 
     def findings(self, pieces: Sequence[Piece]) -> dict[str, list[str]]:
         """Return path -> complaints of every piece that may not travel (M12)."""

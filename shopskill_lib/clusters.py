@@ -120,7 +120,7 @@ def consolidate(desk: Desk, channel: Channel, cards: Iterable[Card], skill: Skil
 
 def _pack(desk: Desk, items: Sequence[_Item], skill: Skill) -> list[tuple[list[_Item], list[int]]]:
     """Return buckets of items by id with their group numbers: one bucket, or as many as the context asks for."""
-    numbers = groups([_passage(item.lesson) for item in items], desk.settings.language)
+    numbers = groups([passage_of(item.lesson) for item in items], desk.settings.language)
     room = desk.room("consolidate", {"skill": chunks_of(skill), "cards": []})
     buckets: list[list[int]] = [[]]
     left = room
@@ -236,7 +236,7 @@ def _as_item(cluster: Cluster, cards: Mapping[str, Card]) -> _Item:
     return _Item(cluster.cluster_id, lesson, tuple(cards[name] for name in cluster.card_ids))
 
 
-def _passage(lesson: Lesson) -> Passage:
+def passage_of(lesson: Lesson) -> Passage:
     """Return what a lesson is compared by: mechanism, applicability and what to do (M13)."""
     told = lesson.model_dump(exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id", "proposed_content"})
     return Passage("\n".join(told.values()), lesson.workflow_stage)

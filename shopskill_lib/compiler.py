@@ -159,7 +159,7 @@ def _sift(desk: Desk, cards: Iterable[Card]) -> tuple[list[Card], list[LeftOut]]
             unfit.append(LeftOut(item_id=card.card_id, step="analysis", reason=card.facts.reason or "no_proposal"))
             continue
         texts = card.deployable.model_dump(
-            mode="json", exclude={"workflow_stage", "related_chunk_ids"}, exclude_none=True
+            mode="json", exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id"}, exclude_none=True
         )
         if desk.findings([Piece(card.card_id, texts, (card.source_trajectory_id,))]):
             unfit.append(LeftOut(item_id=card.card_id, step="analysis", reason="firewall"))
