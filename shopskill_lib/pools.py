@@ -23,7 +23,7 @@ CAP = 16
 
 _LABELS: dict[Language, tuple[str, str, str]] = {
     "en": ("When: ", "Check: ", "Common failure: "),
-    "zh": ("适用：", "核对：", "常见失误："),
+    "zh": ("适用：", "检查：", "常见失误："),
 }
 
 

@@ -96,7 +96,7 @@ def test_a_rendered_lesson_raises_its_competence_and_lowers_none(language: Langu
 def test_every_part_has_its_line_and_the_common_failure_is_last() -> None:
     made = Parts(applicable_when="a\nb", procedure=("c", " d "), verification="e", common_failure="## f")
     assert render(made, "en") == "When: a b\n1. c\n2. d\nCheck: e\nCommon failure: ## f"
-    assert render(made, "zh") == "适用：a b\n1. c\n2. d\n核对：e\n常见失误：## f"
+    assert render(made, "zh") == "适用：a b\n1. c\n2. d\n检查：e\n常见失误：## f"
 
 
 def test_priority_counts_tasks_then_channels_repairs_loss_and_categories(tmp_path: Path) -> None:
