@@ -56,6 +56,14 @@ class Conversation:
         """Append what became of the call that stands last, as `obtain` leaves it."""
         self.add(role="tool", tool_call_id=json.loads(self.messages[-1])["tool_calls"][0]["id"], content=content)
 
+    def remark(self, content: str) -> None:
+        """Answer the call that stands last (see `obtain`); where none does, append a user message."""
+        calls = json.loads(self.messages[-1]).get("tool_calls")
+        if calls:
+            self.add(role="tool", tool_call_id=calls[0]["id"], content=content)
+        else:
+            self.add(role="user", content=content)
+
     @property
     def digest(self) -> str:
         """SHA-256 of the messages as one JSON list."""

@@ -12,25 +12,55 @@ from pydantic import Field, model_validator
 
 from shopskill_lib.cards import Stage, Text
 from shopskill_lib.masks import Slot
-from shopskill_lib.records import Record
+from shopskill_lib.records import Language, Record
 from shopskill_lib.skills import Chunk, Skill
 from shopskill_lib.sources import Intervention
+from shopskill_lib.text import tidy
 
 CAP = 16
 """Most factors of an initial draft, versions included (M10, M16)."""
 
 
-class Add(Record):
+_LABELS: dict[Language, tuple[str, str, str]] = {
+    "en": ("When: ", "Check: ", "Common failure: "),
+    "zh": ("适用：", "检查：", "常见失误："),
+}
+
+
+class Parts(Record):
+    """What a chunk's text is made of."""
+
+    applicable_when: str = Text
+    """What must be seen in task, persona or page for it to apply."""
+    procedure: tuple[Annotated[str, Text], ...] = Field(min_length=1)
+    """Steps in order."""
+    verification: str = Text
+    """How to see that it was done."""
+    common_failure: str = Text
+    """What goes wrong without it, in words that are no advice."""
+
+
+def render(parts: Parts, language: Language) -> str:
+    """Return a chunk's text: one line a part, the procedure numbered, the common failure last."""
+    when, check, failure = _LABELS[language]
+    steps = [f"{number}. {tidy(step)}" for number, step in enumerate(parts.procedure, 1)]
+    return "\n".join(
+        [
+            when + tidy(parts.applicable_when),
+            *steps,
+            check + tidy(parts.verification),
+            failure + tidy(parts.common_failure),
+        ]
+    )
+
+
+class Add(Parts):
     """A new chunk (M10)."""
 
     operation: Literal["ADD"] = "ADD"
     candidate_id: str
     workflow_stage: Stage
     title: str = Text
-    applicable_when: str = Text
-    procedure: tuple[str, ...] = Field(min_length=1)
-    verification: str = Text
-    common_failure: str = Text
     content: str = Text
     """The chunk's text as the prompt shows it, rendered from the parts."""
     evidence_card_ids: tuple[str, ...] = Field(min_length=1)
