@@ -1,9 +1,17 @@
 """Gates and drafts as events of the ledger (METHOD M30)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeAlias
+from datetime import UTC, datetime
+from pathlib import Path
 
+from pydantic import ValidationError
+
+from shopskill_lib import ledger, protocol
+from shopskill_lib.clusters import Cluster
+from shopskill_lib.clusters import LeftOut as Left
+from shopskill_lib.compiler import Draft
+from shopskill_lib.errors import InputError
+from shopskill_lib.files import parse_json, read_bytes, read_text
 from shopskill_lib.ledger import (
     Event,
     LeftOut,
@@ -17,23 +25,62 @@ from shopskill_lib.ledger import (
     Validation,
     WasLeftOut,
 )
-from shopskill_lib.pools import Candidate
-from shopskill_lib.rounds import Measured
-
-Draft: TypeAlias = Any
-Cluster: TypeAlias = Any
-CompilerLeftOut: TypeAlias = Any
+from shopskill_lib.rounds import GATE, Measured, measured
+from shopskill_lib.workbench import Bench
 
 
-def outcomes(rows: Sequence[Measured], candidates: Iterable[str], at: datetime) -> list[Event]:
+def record_cold_start(bench: Bench) -> None:
+    """Append what the draft of a run folder proposed, and what Gate A found of it, as far as they are there (M30).
+
+    Chunks of a shipped draft or of a user's file were proposed by nobody. A repeated call writes nothing.
+
+    Raises:
+        InputError: draft or gate cannot be read, or the gate measured another draft.
+        OutputError: the ledger cannot be written.
+    """
+    now, checkpoint = datetime.now(UTC), bench.settings.policy_checkpoint
+    place, gate = bench.folder / protocol.DRAFT, bench.folder / GATE
+    events: list[Event] = []
+    if not bench.settings.draft and place.exists():
+        events += proposals(read_draft(place), checkpoint, None, now)
+    if gate.exists():
+        pool = protocol.read_draft(bench.settings, bench.folder)
+        found = measured(parse_json(read_text(gate), str(gate)), pool, None, checkpoint)
+        events += outcomes(found, proposed_in(events), now)
+    ledger.append(bench.folder / ledger.FILE, events)
+
+
+def read_draft(path: Path) -> Draft:
+    """Read a compiled draft with all that it rests on.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        return Draft.model_validate_json(read_bytes(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
+            where=str(path),
+            allowed="the draft.json that 02_compile wrote",
+            todo="run 02_compile again",
+        ) from error
+
+
+def proposed_in(events: Iterable[Event]) -> set[str]:
+    """Return the ids of the candidates that these events propose."""
+    return {event.payload.candidate_id for event in events if isinstance(event, Proposed)}
+
+
+def outcomes(rows: Sequence[Measured], known: set[str], at: datetime) -> list[Event]:
     """Return what a gate found of every text that it could measure.
 
     Args:
         rows: of one gate.
-        candidates: ids that the ledger knows as proposals; any other text is nobody's.
+        known: ids that the ledger has as proposals; any other text is nobody's.
         at: time of the events.
     """
-    known = set(candidates)
     return [_outcome(row, rows, known, at) for row in rows if row.alpha is not None]
 
 
@@ -67,7 +114,6 @@ def proposals(draft: Draft, checkpoint: str, number: int | None, at: datetime) -
         at: time of the events.
     """
     clusters = {cluster.cluster_id: cluster for cluster in draft.clusters}
-    contents = {} if draft.pool is None else {name: chunk.text for name, chunk in draft.pool.versions.items()}
     origin = {"proposal_checkpoint": checkpoint, "stage": draft.origin, "round": number}
     events: list[Event] = []
     for version in draft.versions:
@@ -81,7 +127,7 @@ def proposals(draft: Draft, checkpoint: str, number: int | None, at: datetime) -
                 "failure_mechanism": _mechanism(behind),
                 "consolidation_cluster_id": behind[0].cluster_id if behind else None,
                 "replacement_family_id": version.target_chunk_id,
-                "content": contents[version.version_id],
+                "content": version.content,
                 **origin,
             }
         )
@@ -89,17 +135,17 @@ def proposals(draft: Draft, checkpoint: str, number: int | None, at: datetime) -
     return [*events, *(_left_out(left, draft, clusters, origin, at) for left in draft.left_out)]
 
 
-def repeated(candidate: Candidate, like: str, checkpoint: str, number: int, at: datetime) -> Event:
-    """Return the event of a candidate that the program did not gate: it repeats the rejected one `like`."""
+def left_out(card_ids: Sequence[str], reason: str, checkpoint: str, number: int, at: datetime) -> Event:
+    """Return the event of online evidence that the program kept from the gate."""
     payload = LeftOut(
-        source_card_ids=candidate.evidence_card_ids,
+        source_card_ids=tuple(card_ids),
         consolidation_cluster_id=None,
         failure_mechanism=None,
         proposal_checkpoint=checkpoint,
         stage="online",
         round=number,
     )
-    return WasLeftOut.of(payload, at=at, reason=f"{candidate.candidate_id} repeats {like}, which a gate has rejected")
+    return WasLeftOut.of(payload, at=at, reason=reason)
 
 
 def _mechanism(behind: Iterable[Cluster]) -> str | None:
@@ -108,7 +154,7 @@ def _mechanism(behind: Iterable[Cluster]) -> str | None:
 
 
 def _left_out(
-    left: CompilerLeftOut, draft: Draft, clusters: Mapping[str, Cluster], origin: Mapping[str, object], at: datetime
+    left: Left, draft: Draft, clusters: Mapping[str, Cluster], origin: Mapping[str, object], at: datetime
 ) -> Event:
     """Return the event of a card or a mechanism that became no candidate."""
     names = next((one.cluster_ids for one in draft.mechanisms if one.mechanism_id == left.item_id), ())

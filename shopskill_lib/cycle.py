@@ -12,8 +12,21 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from shopskill_lib import chronicle, curriculum, gates, ledger, looks, protocol, rollouts, triage
-from shopskill_lib.cards import Analysis, Card
+from shopskill_lib import (
+    chronicle,
+    compiler,
+    curriculum,
+    distil,
+    gates,
+    ledger,
+    looks,
+    protocol,
+    rollouts,
+    triage,
+    workbench,
+)
+from shopskill_lib.cards import Card
+from shopskill_lib.compiler import Draft
 from shopskill_lib.curriculum import Curriculum, Shown
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
@@ -23,9 +36,10 @@ from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
 from shopskill_lib.pools import Candidate, Pool
 from shopskill_lib.protocol import ROUNDS
-from shopskill_lib.records import canonical
+from shopskill_lib.records import Task, canonical
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.rounds import (
+    GATE,
     Gap,
     Groups,
     Measured,
@@ -40,7 +54,7 @@ from shopskill_lib.rounds import (
 from shopskill_lib.settings import Settings
 from shopskill_lib.simulated import shopper
 from shopskill_lib.skills import Skill
-from shopskill_lib.trajectories import of_episode
+from shopskill_lib.trajectories import Trajectory, of_episode
 from shopskill_lib.triage import Triage
 from shopskill_lib.workbench import Bench
 
@@ -49,9 +63,6 @@ GIVEN = "given.json"
 
 EVENTS = "events.jsonl"
 """A round's events of the ledger, in its folder; the run folder's ledger has those of all finished rounds."""
-
-GATE = "gate_a.json"
-"""The round's frozen gate: files of a round have the names they have in the run folder."""
 
 STAGE = "online"
 """Step of the workbench, in `calls.jsonl`."""
@@ -101,16 +112,6 @@ def train_nobody(policy: Endpoint, checkpoint: str, lessons: Sequence[Lesson]) -
 
 TRAINERS: dict[str, Trainer] = {"simulated": train_simulated, "none": train_nobody}
 """`trainer` of the settings -> who trains."""
-
-
-Draft = Any
-
-
-class Authors(NamedTuple):
-    """Analyst and compiler."""
-
-    analyse: Callable[..., Sequence[Analysis]]
-    build: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +183,15 @@ class Found:
     """What a round has found.
 
     Attributes:
+        analysed: retries that were.
+        cards: eligible ones.
         gate: None without anything to gate, as `pool`.
         rows: the gate's, for the lineage.
         skill: that the round ends with; None without a gate: it stays empty.
     """
 
     groups: tuple[Triage, ...]
+    analysed: int
     cards: list[Card]
     draft: Draft | None
     repeated: list[Repeated]
@@ -210,7 +214,6 @@ class Builder:
     start: Start
     rule: Rule
     train: Trainer
-    authors: Authors
 
     def build(self, given: dict[str, Any]) -> Path:
         """Build the round, and return its folder, complete but not yet in its place."""
@@ -219,11 +222,14 @@ class Builder:
             refuse_other(at.folder / GIVEN, given)
         write_json(at.folder / GIVEN, given)
         groups, retries = self._triage(at)
-        cards = self._analyse(at, groups, retries)
-        draft = self._compile(at, cards)
+        pairs = self._pairs(at, groups, retries)
+        arm = f"retry:{self.start.number}"
+        analyses = distil.analyse(at, pairs, self.start.skill, folder=at.folder, stage="online", arm=arm)
+        cards = [card for analysis in analyses for card in analysis.cards if card.eligible]
+        draft = self._compile(at, cards, pairs)
         pool, repeated = self._pool(draft)
         after = replace(self._at(self._trained(groups)), pool=pool)
-        found = Found(groups, cards, draft, repeated)
+        found = Found(groups, len(analyses), cards, draft, repeated)
         self._write(after, found if pool is None else self._gated(after, pool, found))
         return at.folder
 
@@ -253,24 +259,36 @@ class Builder:
         write_json(at.folder / "triage.json", [found.model_dump(mode="json") for found in settled])
         return settled, retries
 
-    def _analyse(self, at: Bench, groups: Sequence[Triage], retries: Mapping[str, RolloutSet]) -> list[Card]:
-        """Have the failed full-skill retries analysed, and nothing else (I1, I2)."""
-        skill, tasks = self.start.skill, {task.task_id: task for task in at.tasks("train")}
-        hints = protocol.treatment("full_skill", skill).hints
+    def _pairs(
+        self, at: Bench, groups: Sequence[Triage], retries: Mapping[str, RolloutSet]
+    ) -> list[tuple[Trajectory, Task]]:
+        """Return the failed full-skill retries, which are all that is analysed (I1, I2)."""
+        tasks = {task.task_id: task for task in at.tasks("train")}
+        hints = protocol.treatment("full_skill", self.start.skill).hints
         pairs = []
         for group in (found.group for found in groups if found.verdict == "pending_analysis"):
             (episode,) = retries[group.retry_arm].scored
             pairs.append((of_episode(episode, tasks[group.task_id], hints), tasks[group.task_id]))
-        arm = f"retry:{self.start.number}"
-        analyses = self.authors.analyse(at, pairs, skill, folder=at.folder, stage="online", arm=arm)
-        return [card for analysis in analyses for card in analysis.cards]
+        return pairs
 
-    def _compile(self, at: Bench, cards: Sequence[Card]) -> Draft | None:
+    def _compile(self, at: Bench, cards: Sequence[Card], pairs: Sequence[tuple[Trajectory, Task]]) -> Draft | None:
         """Have the eligible cards compiled into candidates (M28); None when there is nothing to compile."""
-        eligible = [card for card in cards if card.eligible]
-        if not eligible or not at.settings.max_candidates:
+        if not cards or not at.settings.max_candidates:
             return None
-        return self.authors.build(at, eligible, self.start.skill)
+        author = workbench.connect_to(workbench.endpoint(at.settings, "author"))
+        try:
+            return compiler.build(
+                author,
+                cards,
+                self.start.skill,
+                screen=distil.screen_of(pairs, at.catalogue.products),
+                settings=at.settings,
+                folder=at.folder,
+                cap=at.settings.max_candidates,
+                stage="online",
+            )
+        finally:
+            author.close()
 
     def _pool(self, draft: Draft | None) -> tuple[Pool | None, list[Repeated]]:
         """Return what is to be gated: the skill's chunks, and the candidates that no gate has rejected before."""
@@ -370,8 +388,14 @@ class Builder:
         now, number, checkpoint = datetime.now(UTC), self.start.number, self.start.policy.checkpoint
         past = ledger.read(self.run.folder / ledger.FILE)
         new = [] if found.draft is None else chronicle.proposals(found.draft, checkpoint, number, now)
-        left = [chronicle.repeated(one.candidate, one.like, checkpoint, number, now) for one in found.repeated]
-        known = {event.payload.candidate_id for event in (*past, *new) if isinstance(event, ledger.Proposed)}
+        reasons = [
+            (one.candidate.evidence_card_ids, f"{one.candidate.candidate_id} repeats {one.like}, rejected by a gate")
+            for one in found.repeated
+        ]
+        if found.draft is None:
+            reasons += [((card.card_id,), "max_candidates is 0") for card in found.cards]
+        left = [chronicle.left_out(cards, reason, checkpoint, number, now) for cards, reason in reasons]
+        known = chronicle.proposed_in((*past, *new))
         return [*new, *left, *chronicle.outcomes(found.rows, known, now)]
 
     def _report(self, following: Start, found: Found) -> Report:
@@ -447,8 +471,9 @@ def _funnel(found: Found) -> dict[str, int]:
         "all wrong": classes.count("all_wrong"),
         "deficits": verdicts.count("model_internalization_deficit"),
         "retries owed": verdicts.count("retry_owed"),
-        "analysed": verdicts.count("pending_analysis"),
-        "proposals": sum(card.eligible for card in found.cards),
+        "analysed": found.analysed,
+        "analyses missing": verdicts.count("pending_analysis") - found.analysed,
+        "proposals": len(found.cards),
         "rejected synonyms": len(found.repeated),
         "candidates": len(gated),
         "admitted": sum(candidate.candidate_id in admitted for candidate in gated),

@@ -18,7 +18,7 @@ from shopskill_lib.analysts import Analyst
 from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text, write_json
-from shopskill_lib.firewall import Instance, instance_of
+from shopskill_lib.firewall import Instance, Screen, instance_of
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost
 from shopskill_lib.records import Ending, Failure, ModelCall, Product, Record, Task
@@ -214,6 +214,11 @@ def read_cards(folder: Path) -> list[Card]:
 def _analyses(folder: Path) -> dict[str, Analysis]:
     """Identity -> analysis."""
     return {line.identity: line for line in read_lines(folder / CARDS, Analysis.model_validate_json)}
+
+
+def screen_of(pairs: Sequence[tuple[Trajectory, Task]], products: Mapping[str, Product]) -> Screen:
+    """Return the firewall of what is made of these trajectories: the facts of each one's task by trajectory id."""
+    return Screen({trajectory.trajectory_id: _instance(trajectory, task, products) for trajectory, task in pairs})
 
 
 def _check(trajectory: Trajectory, stage: Stage) -> None:

@@ -8,22 +8,20 @@ from dataclasses import replace
 
 import pandas as pd
 
-from shopskill_lib import cycle, ledger, protocol, workbench
+from shopskill_lib import chronicle, cycle, ledger, protocol, workbench
 from shopskill_lib.cycle import RULE, Rule, Start, Trainer
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
-from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
+from shopskill_lib.rounds import GATE, Round, measured, name, read_round, read_rounds
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
 __all__ = ["RULE", "Round", "Rule", "Trainer", "foresee", "read_rounds", "rounds"]
 
 
-def rounds(
-    bench: Bench, authors: cycle.Authors, rule: Rule = RULE, trainer: Trainer | None = None
-) -> tuple[Round, ...]:
+def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> tuple[Round, ...]:
     """Run the rounds that are still owed, and return all `settings.rounds` of them.
 
     Args:
@@ -47,7 +45,7 @@ def rounds(
             if final.exists():
                 cycle.refuse_other(final / cycle.GIVEN, given, ignored=("q",))
             else:
-                cycle.Builder(bench, start, rule, train, authors).build(given).rename(final)
+                cycle.Builder(bench, start, rule, train).build(given).rename(final)
             ledger.append(bench.folder / ledger.FILE, ledger.read(final / cycle.EVENTS))
             found.append(read_round(final))
             start = _next(start, found[-1])
@@ -87,7 +85,7 @@ def _trainer(bench: Bench) -> Trainer:
 def _begin(bench: Bench) -> Start:
     """Return what round 0 begins with: the skill of Gate A and its coefficients."""
     skill = protocol.read_selected(bench.folder)
-    place = bench.folder / "gate_a.json"
+    place = bench.folder / GATE
     gate = parse_json(read_text(place), str(place))
     policy = workbench.endpoint(bench.settings, "policy")
     rows = measured(gate, protocol.read_draft(bench.settings, bench.folder), None, policy.checkpoint)
@@ -108,6 +106,7 @@ def _begin(bench: Bench) -> Start:
                 allowed="the skill and the checkpoint of Gate A, as it left them",
                 todo="run 03_gate_a again, or use a new run folder",
             )
+    chronicle.record_cold_start(bench)
     return Start(0, skill, tuple(rows), policy, len(gate["looks"]))
 
 

@@ -5,24 +5,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds_child import DRAFT, PERSONA, PROPOSALS, RULE, SETTINGS, Scripted, add, gated, rewrite
+from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite
 
-from shopskill_lib import curriculum, cycle, ledger, online, protocol
+from shopskill_lib import compiler, curriculum, cycle, ledger, online, protocol
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
-from shopskill_lib.pools import Pool
+from shopskill_lib.pools import Candidate, Pool
 from shopskill_lib.rounds import Round, measured, read_round
 from shopskill_lib.settings import Settings
+from shopskill_lib.skills import Skill
 from shopskill_lib.workbench import Bench
 
 CHILD = Path(__file__).with_name("rounds_child.py")
+
+
+Finished = tuple[Bench, tuple[Round, ...]]
 
 
 class Trainer:
@@ -55,11 +60,10 @@ def copy(origin: Path, folder: Path, **names: Any) -> Bench:
 
 
 @pytest.fixture(scope="module")
-def finished(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, tuple[Round, ...], Scripted]:
+def finished(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two rounds, unbroken."""
     bench = copy(origin, tmp_path_factory.mktemp("finished") / "run")
-    authors = Scripted(*PROPOSALS)
-    return bench, online.rounds(bench, authors.authors, RULE), authors
+    return bench, online.rounds(bench, RULE)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -72,7 +76,7 @@ def document(path: Path) -> Any:
 
 STATE = (
     "groups.json", "triage.json", "masks.csv", "observations.csv", "interventions.json", "skill.md",
-    "curriculum.json", "lineage.json", "round.json",
+    "curriculum.json", "lineage.json", "round.json", "draft.json",
 )  # fmt: skip
 
 
@@ -81,7 +85,11 @@ def state(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place in sorted((folder / "online").iterdir()):
         if place.is_dir():
-            found |= {f"{place.name}/{name}": (place / name).read_text(encoding="utf-8") for name in STATE}
+            found |= {
+                f"{place.name}/{name}": (place / name).read_text(encoding="utf-8")
+                for name in STATE
+                if (place / name).exists()
+            }
             gate = document(place / "gate_a.json")
             found[f"{place.name}/gate"] = {name: value for name, value in gate.items() if name != "looks"}
             for path in sorted((place / "episodes").glob("*.jsonl")):
@@ -90,8 +98,8 @@ def state(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_rounds_leave_what_the_next_begins_with(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, rounds, _ = finished
+def test_rounds_leave_what_the_next_begins_with(finished: Finished) -> None:
+    bench, rounds = finished
     first, second = rounds
     skill = protocol.read_selected(first.folder)
     assert second.report.chunks_before == len(skill.chunks) == first.report.chunks_after
@@ -108,29 +116,36 @@ def test_rounds_leave_what_the_next_begins_with(finished: tuple[Bench, tuple[Rou
     assert online.read_rounds(bench.folder) == rounds
 
 
-def test_round_0_begins_with_gate_a(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, (first, _), _ = finished
+def test_round_0_begins_with_gate_a(finished: Finished) -> None:
+    bench, (first, _) = finished
     gate = document(bench.folder / "gate_a.json")
     selected = {row["intervention_id"]: row["coefficient"] for row in gate["factors"] if row["status"] == "selected"}
     assert {shown.chunk_id: shown.alpha for shown in first.state.chunks} == selected
 
 
-def test_only_failed_full_skill_retries_are_analysed(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    """I1, I2."""
-    _, rounds, authors = finished
-    pending = [found for done in rounds for found in done.groups if found.verdict == "pending_analysis"]
-    retries = {f"t-{found.retry.identity[:16]}" for found in pending if found.retry and found.retry.identity}
-    assert [seen.trajectory_id for seen in authors.analysed]
-    assert {seen.trajectory_id for seen in authors.analysed} == retries
-    whole = protocol.read_selected(rounds[0].folder.parents[1]).ids
-    assert all(tuple(hint.id for hint in seen.hints) == whole for seen in authors.analysed[: len(rounds[0].groups)][:1])
-    assert all(seen.success is False for seen in authors.analysed)
+def test_only_failed_full_skill_retries_are_analysed(finished: Finished) -> None:
+    """I1, I2: no rollout of a group, no retry that succeeded, and nothing else."""
+    for done in finished[1]:
+        pending = [found.retry for found in done.groups if found.verdict == "pending_analysis"]
+        wanted = {f"t-{retry.identity[:16]}" for retry in pending if retry and retry.identity}
+        assert {line["trajectory_id"] for line in lines(done.folder / "audit.jsonl")} == wanted
+        assert {line["trajectory_id"] for line in lines(done.folder / "cards.jsonl")} == wanted
+        whole = protocol.treatment("full_skill", before(done)).sha256
+        assert {retry.treatment_sha256 for retry in pending if retry} <= {whole}
+    assert any(found.verdict == "pending_analysis" for done in finished[1] for found in done.groups)
+    assert any(found.verdict == "model_internalization_deficit" for done in finished[1] for found in done.groups)
+
+
+def before(done: Round) -> Skill:
+    """The skill that a round begins with."""
+    folder = done.folder.parents[1] if done.number == 0 else done.folder.with_name(f"round_{done.number - 1:03d}")
+    return protocol.read_selected(folder)
 
 
 def test_retries_are_not_trained_on(bench: Bench) -> None:
     """I3: one lesson a group, with the rewards of its rollouts and the texts they saw."""
     trainer = Trainer()
-    (first,) = online.rounds(with_(bench, rounds=1), Scripted().authors, RULE, trainer)
+    (first,) = online.rounds(with_(bench, rounds=1), RULE, trainer)
     (lessons,) = trainer.lessons
     assert any(found.retry for found in first.groups)
     assert [lesson.rewards for lesson in lessons] == [found.rewards for found in first.groups]
@@ -142,45 +157,39 @@ def with_(bench: Bench, **names: Any) -> Bench:
     return replace(bench, settings=bench.settings.model_copy(update=names))
 
 
-def test_a_finished_round_is_not_built_again(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, rounds, _ = finished
-    before = state(bench.folder)
-    silent = Scripted()
-    assert online.rounds(bench, silent.authors, RULE) == rounds
-    assert silent.analysed == []
-    assert state(bench.folder) == before
+def test_a_finished_round_is_not_built_again(finished: Finished) -> None:
+    bench, rounds = finished
+    was = state(bench.folder)
+    assert online.rounds(bench, RULE) == rounds
+    assert state(bench.folder) == was
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [({"n_groups": 6}, "n_groups"), ({"rho_min": 0.1}, "rho_min"), ({"trainer": "none"}, "trainer")],
 )
-def test_other_settings_are_refused(
-    finished: tuple[Bench, tuple[Round, ...], Scripted], change: dict[str, Any], name: str
-) -> None:
-    bench, _, _ = finished
+def test_other_settings_are_refused(finished: Finished, change: dict[str, Any], name: str) -> None:
+    bench, _ = finished
     with pytest.raises(ParameterError, match=f"{name} was .*, is"):
-        online.rounds(with_(bench, **change), Scripted().authors, RULE)
+        online.rounds(with_(bench, **change), RULE)
 
 
-def test_another_rule_is_refused(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, _, _ = finished
+def test_another_rule_is_refused(finished: Finished) -> None:
+    bench, _ = finished
     with pytest.raises(ParameterError, match="budget was None, is 2"):
-        online.rounds(bench, Scripted().authors, replace(RULE, budget=2))
+        online.rounds(bench, replace(RULE, budget=2))
 
 
-def test_q_is_a_schedule_and_rounds_may_be_added(
-    finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path
-) -> None:
-    bench, rounds, _ = finished
+def test_q_is_a_schedule_and_rounds_may_be_added(finished: Finished, tmp_path: Path) -> None:
+    bench, rounds = finished
     more = copy(bench.folder, tmp_path / "run", rounds=3, q=1.0)
-    *before, third = online.rounds(more, Scripted().authors, RULE)
+    *before, third = online.rounds(more, RULE)
     assert [done.report for done in before] == [done.report for done in rounds]
     assert {found.group.mode for found in third.groups} == {"skill_free"}
 
 
-def test_tasks_and_masks_differ_from_round_to_round(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, (first, second), _ = finished
+def test_tasks_and_masks_differ_from_round_to_round(finished: Finished) -> None:
+    bench, (first, second) = finished
     assert not {found.group.task_id for found in first.groups} & {found.group.task_id for found in second.groups}
     seeds = [
         (folder / "masks.csv").read_text(encoding="utf-8").splitlines()[1].split(",")[0]
@@ -189,14 +198,12 @@ def test_tasks_and_masks_differ_from_round_to_round(finished: tuple[Bench, tuple
     assert seeds == ["0", "1", "2"]
 
 
-def test_bare_runs_are_of_the_gates_checkpoint(
-    finished: tuple[Bench, tuple[Round, ...], Scripted], origin: Path, tmp_path: Path
-) -> None:
+def test_bare_runs_are_of_the_gates_checkpoint(finished: Finished, origin: Path, tmp_path: Path) -> None:
     """I14: rolled out anew after training; pointed to when nobody trained. Masked ones are always drawn anew."""
-    _, (first, _), _ = finished
+    _, (first, _) = finished
     trained = lines(first.folder / "episodes" / "bare.jsonl")
     assert {line["model"]["checkpoint"] for line in trained} == {"simulated-shopper-1+r0"}
-    (kept,) = online.rounds(copy(origin, tmp_path / "run", trainer="none", rounds=1), Scripted().authors, RULE)
+    (kept,) = online.rounds(copy(origin, tmp_path / "run", trainer="none", rounds=1), RULE)
     assert kept.report.evaluation_checkpoint == "simulated-shopper-1"
     assert all("reused_from" in line for line in lines(kept.folder / "episodes" / "bare.jsonl"))
     assert not any("reused_from" in line for line in lines(kept.folder / "episodes" / "masked.jsonl"))
@@ -205,32 +212,39 @@ def test_bare_runs_are_of_the_gates_checkpoint(
 
 def test_a_simulated_trainer_trains_no_other_model(bench: Bench) -> None:
     with pytest.raises(ParameterError, match="trainer is 'simulated'"):
-        online.rounds(with_(bench, policy_url="http://127.0.0.1:9/v1"), Scripted().authors, RULE)
+        online.rounds(with_(bench, policy_url="http://127.0.0.1:9/v1"), RULE)
 
 
-def test_candidates_change_nothing_before_the_gate(bench: Bench) -> None:
+def propose(monkeypatch: pytest.MonkeyPatch, *rounds: Sequence[Candidate]) -> None:
+    """Let the compiler propose these candidates, round by round."""
+    monkeypatch.setattr(compiler, "build", proposing(*rounds))
+
+
+def test_candidates_change_nothing_before_the_gate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """I7: the skill that the gate measures beside them is the one in force, and Gate A's file is not touched."""
-    authors, before = Scripted([add(PERSONA)]), (bench.folder / "skill.md").read_bytes()
-    (first,) = online.rounds(with_(bench, rounds=1), authors.authors, RULE)
-    assert authors.skills == [protocol.read_selected(bench.folder)]
-    assert (bench.folder / "skill.md").read_bytes() == before
+    propose(monkeypatch, [add(PERSONA)])
+    was = (bench.folder / "skill.md").read_bytes()
+    (first,) = online.rounds(with_(bench, rounds=1), RULE)
+    assert (bench.folder / "skill.md").read_bytes() == was
+    gated_ids = {row.version_id for row in first.lineage if row.round == 0}
+    assert gated_ids == {*protocol.read_selected(bench.folder).ids, "candidate-a"}
     admitted = {row.version_id for row in first.lineage if row.round == 0 and row.selected}
     assert set(protocol.read_selected(first.folder).ids) == admitted
 
 
-def test_a_rejected_synonym_is_not_gated_again(bench: Bench) -> None:
+def test_a_rejected_synonym_is_not_gated_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that a gate has rejected comes back in hardly other words: dropped, and the ledger says so."""
     text = "Buy the first result in the list."
     ledger.append(bench.folder / ledger.FILE, rejected(text))
-    authors = Scripted([add(f"{text} !", "candidate-b"), add(PERSONA, "candidate-c")])
-    (first,) = online.rounds(with_(bench, rounds=1), authors.authors, RULE)
+    propose(monkeypatch, [add(f"{text} !", "candidate-b"), add(PERSONA, "candidate-c")])
+    (first,) = online.rounds(with_(bench, rounds=1), RULE)
     found = first.candidates().set_index("candidate_id")["status"]
     assert found["candidate-b"] == "rejected_synonym"
     assert found["candidate-c"] != "rejected_synonym"
     assert "candidate-b" not in (first.folder / "interventions.json").read_text(encoding="utf-8")
     events = ledger.read(bench.folder / ledger.FILE)
     reasons = [event.reason for event in events if isinstance(event, ledger.WasLeftOut)]
-    assert reasons == ["candidate-b repeats candidate-a, which a gate has rejected"]
+    assert reasons == ["candidate-b repeats candidate-a, rejected by a gate"]
 
 
 def rejected(text: str) -> list[ledger.Event]:
@@ -264,23 +278,42 @@ def rejected(text: str) -> list[ledger.Event]:
     ]
 
 
-def test_ledger_tells_what_became_of_every_candidate(finished: tuple[Bench, tuple[Round, ...], Scripted]) -> None:
-    bench, (first, _), _ = finished
-    found = {row.candidate_id: row for row in ledger.proposals(ledger.read(bench.folder / ledger.FILE))}
-    wanted = {one.candidate_id: one for one in first.report.candidates}
-    assert found.keys() == wanted.keys()
-    assert found["candidate-r"].validation_result == wanted["candidate-r"].status
-    assert found["candidate-r"].estimated_effect == wanted["candidate-r"].alpha
+def test_ledger_tells_what_became_of_every_candidate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    propose(monkeypatch, [add(PERSONA), rewrite(before_round_0(bench).ids[0], "Compare several candidates.")])
+    first, second = online.rounds(bench, RULE)
+    events = ledger.read(bench.folder / ledger.FILE)
+    found = {row.candidate_id: row for row in ledger.proposals(events)}
+    for one in first.report.candidates:
+        outcomes = [event.payload for event in events if getattr(event.payload, "candidate_id", "") == one.candidate_id]
+        assert outcomes[1].estimated_effect == one.alpha
+        assert outcomes[1].evaluation_checkpoint == "simulated-shopper-1+r0"
+        assert outcomes[1].validation_result == one.status
     assert {row.proposal_checkpoint for row in found.values()} == {"simulated-shopper-1"}
+    later = {row.version_id for row in second.lineage if row.round == 1}
+    assert {name for name, row in found.items() if row.evaluation_checkpoint == "simulated-shopper-1+r1"} == (
+        later & found.keys()
+    )
 
 
-def test_an_empty_skill_runs_bare_and_only_grows(tmp_path: Path) -> None:
+def before_round_0(bench: Bench) -> Skill:
+    return protocol.read_selected(bench.folder)
+
+
+def test_evidence_that_may_not_be_proposed_stays_in_the_ledger(bench: Bench) -> None:
+    (first,) = online.rounds(with_(bench, rounds=1, max_candidates=0), RULE)
+    events = ledger.read(bench.folder / ledger.FILE)
+    reasons = [event.reason for event in events if isinstance(event, ledger.WasLeftOut)]
+    assert reasons == ["max_candidates is 0"] * first.report.funnel["proposals"]
+    assert reasons
+
+
+def test_an_empty_skill_runs_bare_and_only_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is selected, so the next round shows nothing; it has a gate only when there is a candidate."""
     harm = "# Shop\n\n## First {#first}\n\nBuy the first result in the list at once.\n"
     bench = gated(tmp_path / "run", harm, rounds=3, n_val=40)
     assert protocol.read_selected(bench.folder).chunks == ()
-    authors = Scripted([], [add(PERSONA)])
-    first, second, _ = online.rounds(bench, authors.authors, RULE)
+    propose(monkeypatch, [], [add(PERSONA)])
+    first, second, _ = online.rounds(bench, RULE)
     assert {found.group.treatment_sha256 for found in first.groups} == {protocol.BARE.sha256}
     assert {found.retry.treatment_sha256 for found in first.groups if found.retry} == {protocol.BARE.sha256}
     assert "no gate" in str(first)
@@ -291,7 +324,7 @@ def test_an_empty_skill_runs_bare_and_only_grows(tmp_path: Path) -> None:
         protocol.gate_b(protocol.at_round(bench, "online/round_000"))
 
 
-def test_gate_b_tests_a_round(finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path) -> None:
+def test_gate_b_tests_a_round(finished: Finished, tmp_path: Path) -> None:
     bench = copy(finished[0].folder, tmp_path / "run")
     at = protocol.at_round(bench, "online/round_001")
     rows = protocol.gate_b(at).read_text(encoding="utf-8").splitlines()
@@ -346,12 +379,10 @@ def gate_of(pool: Pool, **status: str) -> dict[str, Any]:
     }
 
 
-def test_threads_change_nothing(
-    finished: tuple[Bench, tuple[Round, ...], Scripted], origin: Path, tmp_path: Path
-) -> None:
-    bench, _, _ = finished
+def test_threads_change_nothing(finished: Finished, origin: Path, tmp_path: Path) -> None:
+    bench, _ = finished
     other = copy(origin, tmp_path / "run", policy_concurrency=1)
-    online.rounds(other, Scripted(*PROPOSALS).authors, RULE)
+    online.rounds(other, RULE)
     assert state(other.folder) == state(bench.folder)
 
 
@@ -371,6 +402,9 @@ STOPS = [
     ("episodes/group-0-7.jsonl", signal.SIGKILL),
     ("episodes/group-0-0.jsonl", signal.SIGTERM),
     ("triage.json", signal.SIGKILL),
+    ("cards.jsonl", signal.SIGKILL),
+    ("cards.jsonl", signal.SIGTERM),
+    ("draft.json", signal.SIGKILL),
     ("episodes/bare.jsonl", signal.SIGKILL),
     ("episodes/bare.jsonl", signal.SIGTERM),
     ("gate_a.json", signal.SIGKILL),
@@ -380,7 +414,7 @@ STOPS = [
 
 @pytest.mark.parametrize(("stage", "number"), STOPS)
 def test_a_stopped_round_goes_on_as_if_unbroken(
-    finished: tuple[Bench, tuple[Round, ...], Scripted],
+    finished: Finished,
     origin: Path,
     tmp_path: Path,
     stage: str,
@@ -392,7 +426,7 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
     process.send_signal(number)
     process.communicate()
     assert process.returncode != 0
-    online.rounds(bench, Scripted(*PROPOSALS).authors, RULE)
+    online.rounds(bench, RULE)
     assert state(bench.folder) == state(finished[0].folder)
 
 
@@ -400,12 +434,12 @@ def test_two_processes_do_not_write_at_once(bench: Bench) -> None:
     process = start(bench.folder)
     wait_for(bench.folder / "online" / ".round_000.staging" / "given.json", process)
     with pytest.raises(OutputError, match="in use by process"):
-        online.rounds(bench, Scripted(*PROPOSALS).authors, RULE)
+        online.rounds(bench, RULE)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
 
 
-def test_a_damaged_round_is_one_message(finished: tuple[Bench, tuple[Round, ...], Scripted], tmp_path: Path) -> None:
+def test_a_damaged_round_is_one_message(finished: Finished, tmp_path: Path) -> None:
     place = copy(finished[0].folder, tmp_path / "run").folder / "online" / "round_000"
     (place / "round.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=r"round\.json"):
@@ -414,26 +448,26 @@ def test_a_damaged_round_is_one_message(finished: tuple[Bench, tuple[Round, ...]
 
 def test_gate_a_of_another_draft_or_checkpoint_is_refused(bench: Bench) -> None:
     with pytest.raises(InputError, match="Gate A measured"):
-        online.rounds(with_(bench, policy_checkpoint="another"), Scripted().authors, RULE)
+        online.rounds(with_(bench, policy_checkpoint="another"), RULE)
     (bench.folder / "draft.md").write_text(DRAFT.replace("#price", "#other"), encoding="utf-8")
     with pytest.raises(InputError, match="the gate measured"):
-        online.rounds(bench, Scripted().authors, RULE)
+        online.rounds(bench, RULE)
 
 
 def test_an_edited_skill_is_refused(bench: Bench) -> None:
     path = bench.folder / "skill.md"
     path.write_text(path.read_text(encoding="utf-8") + "\nmore\n", encoding="utf-8")
     with pytest.raises(InputError, match="other chunks or texts"):
-        online.rounds(bench, Scripted().authors, RULE)
+        online.rounds(bench, RULE)
 
 
 def test_rounds_without_gate_a_are_refused(tmp_path: Path) -> None:
     (tmp_path / "draft.md").write_text(DRAFT, encoding="utf-8")
     bench = protocol.set_up(Settings.of(SETTINGS | {"draft": str(tmp_path / "draft.md")}), tmp_path / "run")
     with pytest.raises(InputError, match="Gate A has not been run here"):
-        online.rounds(bench, Scripted().authors, RULE)
+        online.rounds(bench, RULE)
 
 
-def test_forecast_counts_what_is_owed(finished: tuple[Bench, tuple[Round, ...], Scripted], bench: Bench) -> None:
+def test_forecast_counts_what_is_owed(finished: Finished, bench: Bench) -> None:
     assert online.foresee(finished[0]).startswith("0 of 2 rounds owed")
     assert "2 of 2 rounds owed, each 16 group rollouts, up to 8 retries and 58 validation" in online.foresee(bench)
