@@ -74,6 +74,11 @@ class Course:
         """Turns with a search."""
         return tuple(turn for turn in self.acts if turn.verb == "search")
 
+    @property
+    def first_query(self) -> str:
+        """Words of the first search, "" without one."""
+        return self.searches[0].argument if self.searches else ""
+
     @cached_property
     def last_product(self) -> Turn | None:
         """Last turn on a product's page."""
@@ -153,7 +158,21 @@ class Course:
                 found.append(Cause("price", "price_budget", last.step))
             if outcome.lost("r_type") or outcome.lost("r_att") or self._unoffered(last):
                 found.append(self._wrong_product(last, gold))
-        return sorted(found, key=lambda cause: cause.step)
+        return sorted((self._where_an_expert_differs(cause) for cause in found), key=lambda cause: cause.step)
+
+    def _where_an_expert_differs(self, cause: Cause) -> Cause:
+        """Return the cause at the first turn, from its own on, at which an expert would do something else."""
+        for turn in self.case.turns:
+            if turn.step >= cause.step and (turn.refused or self._expert_at(turn) != turn.action):
+                return cause._replace(step=turn.step)
+        return cause
+
+    def _expert_at(self, turn: Turn) -> str:
+        """Return what an expert would do at a turn who has seen the pages up to it."""
+        seen = pages([other.text for other in self.case.turns if other.step <= turn.step])
+        labels = tuple(line[2:] for line in turn.text.splitlines() if line.startswith("- "))
+        call = decide(self.view(seen, labels, search=turn.verb == "search", done=turn.step - 1))
+        return f"{call.name}[{call.argument}]"
 
     def _never_bought(self) -> Cause:
         """Everything was tried but the order."""
@@ -186,7 +205,7 @@ class Course:
 
     def _wrong_product(self, last: Turn, gold: dict[str, Any]) -> Cause:
         """Why a product was bought that lacks something: the persona, the query, the list, or nobody went back."""
-        has = frozenset(tokens(" ".join(map(str, [gold.get("title", ""), *_list(gold.get("attributes"))]))))
+        has = frozenset(tokens(" ".join(map(str, [gold.get("title", ""), *as_list(gold.get("attributes"))]))))
         words = last.page.items[0].words
         listed = [turn for turn in self.acts if self.case.gold in [item.asin for item in turn.page.items]]
         opened = next((turn for turn in reversed(self.openings) if turn.argument == self.case.gold), None)
@@ -204,7 +223,8 @@ class Course:
         return Cause("backtrack", "termination", last.step)
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return a list, empty for any other value."""
     return value if isinstance(value, list) else []
 
 
