@@ -60,6 +60,9 @@ UNCLEANED = 0.2
 TRIALS = 2
 """Repairs tried at most."""
 
+LONG = 9
+"""Actions after which a repair that has not ended is given up for another, where one is left."""
+
 _ALWAYS = {"en": "Always, whatever the request.", "zh": "任何需求都适用。"}
 _EXAMPLE = {"en": " It worked with {}.", "zh": "例如{}就是这样。"}
 
@@ -177,20 +180,24 @@ def failure(talk: Talk, case: Case, offered: dict[str, list[str]]) -> tuple[str,
     gold = _inspected(talk.calls)
     if gold is None and "inspect_gold" in offered and not talk.submitted:
         return "inspect_gold", {}
+    goes_on = not talk.submitted and _may_go_on(talk, made, offered)
+    if goes_on and made and made[-1].reward is None and (len(made[-1].actions) < LONG or len(made) >= TRIALS):
+        call = _step(talk, course, made, offered, gold or {})
+        return call.name, {"query" if call.name == "search" else "value": call.argument}
     causes = course.causes(gold or {})
     cause = causes[0] if causes else Cause("backtrack", "termination", case.turns[-1].step)
-    if talk.submitted or not _may_go_on(talk, made, offered):
-        return talk.tool, _diagnosis(talk, course, cause, made, gold or {})
-    if not made or made[-1].reward is not None:
-        return "replay_prefix", {"steps": _prefix(talk, course, cause, len(made))}
-    call = _step(talk, course, made, offered, gold or {})
-    return call.name, {"query" if call.name == "search" else "value": call.argument}
+    if goes_on:
+        return "replay_prefix", {"steps": _prefix(talk, course, cause, made)}
+    return talk.tool, _diagnosis(talk, course, cause, made, gold or {})
 
 
-def _prefix(talk: Talk, course: Course, cause: Cause, tried: int) -> int:
-    """Return how many turns to replay: up to the divergence, from the start for a second try with other words."""
-    afresh = _cheats(talk) or (tried > 0 and not course.says_all(course.first_query))
-    return 0 if afresh else max(0, cause.step - 1)
+def _prefix(talk: Talk, course: Course, cause: Cause, made: tuple[Trial, ...]) -> int:
+    """Return how many turns to replay: up to the divergence; from the start where a second try has other words."""
+    if _cheats(talk):
+        return 0
+    first = Trial(0, 0, True, (), (course.case.turns[0].text,), None, "")
+    query = next_action(course, first, made, (), search=True).argument
+    return 0 if made and query != course.first_query else max(0, cause.step - 1)
 
 
 def _diagnosis_again(talk: Talk, case: Case) -> dict[str, Any]:
@@ -203,9 +210,10 @@ def _diagnosis_again(talk: Talk, case: Case) -> dict[str, Any]:
 
 
 def _inspected(calls: tuple[Exchange, ...]) -> dict[str, Any] | None:
-    """Return the wanted product; None before it was inspected."""
-    results = [made.result for made in calls if made.name == "inspect_gold" and made.result.startswith("{")]
-    return arguments_of(results[0]) if results else None
+    """Return the wanted product, {} where it could not be read; None before it was inspected."""
+    results = [arguments_of(made.result) for made in calls if made.name == "inspect_gold"]
+    known = [product for product in results if "title" in product]
+    return known[0] if known else {} if len(results) > 1 else None
 
 
 def _cheats(talk: Talk) -> bool:

@@ -213,14 +213,19 @@ class Course:
         unmet = [phrase for phrase in self.case.request.phrases if phrase.words <= has and not phrase.words <= words]
         if not unmet and any(wish.words <= has and not wish.words <= words for wish in self.case.persona):
             return Cause("persona", "persona_preference", chosen.step)
+        poor = next((turn for turn in self.searches if not self.says_all(turn.argument)), None)
+        if poor is not None and not self._found_at_once(poor):
+            return Cause("query", "search_recall", poor.step)
         if opened is not None:
             return Cause("compare", "product_detail", opened.step)
         if listed:
             return Cause("compare", "hard_constraint", listed[0].step)
-        poor = next((turn for turn in self.searches if not self.says_all(turn.argument)), None)
-        if poor is not None:
-            return Cause("query", "search_recall", poor.step)
         return Cause("backtrack", "termination", last.step)
+
+    def _found_at_once(self, search: Turn) -> bool:
+        """Tell whether the wanted product stood among the first results of a search."""
+        page = next((turn.page for turn in self.case.turns if turn.step > search.step), None)
+        return page is not None and self.case.gold in [item.asin for item in page.items[:GLANCE]]
 
 
 def as_list(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ purpose; every rate is a constant here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -32,7 +32,7 @@ DOUBLED = 0.07
 APART = 0.12
 """Share of mechanisms that get a chunk of their own although another says the same."""
 
-SEEN_THROUGH = 0.25
+SEEN_THROUGH = 0.4
 """Share of useless and harmful mechanisms that the compiler leaves out."""
 
 WEAK = 0.5
@@ -217,14 +217,22 @@ def compile_skill(talk: Talk) -> dict[str, Any]:
         if why:
             left_out.append({"mechanism_id": mechanism.mechanism_id, "reason": said[why]})
             continue
-        alone = name is None or talk.happens(APART, f"apart|{mechanism.mechanism_id}")
-        kept[name or "", mechanism.mechanism_id if alone else ""].append(mechanism)
+        kept[name or "", _apart(talk, mechanism, name, kept)].append(mechanism)
     most = cap + (not talk.submitted and talk.happens(TOO_MANY, "too many"))
     groups = list(kept.values())
     for mechanism in (mechanism for group in groups[most:] for mechanism in group):
         left_out.append({"mechanism_id": mechanism.mechanism_id, "reason": said["full"]})
     chunks = [_chunk(talk, language, group, skill) for group in groups[:most]]
     return {"title": said["title"], "chunks": chunks, "left_out": left_out}
+
+
+def _apart(talk: Talk, mechanism: Mechanism, name: str | None, kept: Mapping[tuple[str, str], list[Mechanism]]) -> str:
+    """Return what tells a mechanism from others of its topic: "" as a rule; equal advice is never told apart."""
+    said = {group[0].advice: apart for (topic_, apart), group in kept.items() if topic_ == (name or "")}
+    if mechanism.advice in said:
+        return said[mechanism.advice]
+    alone = name is None or talk.happens(APART, f"apart|{mechanism.mechanism_id}")
+    return mechanism.mechanism_id if alone else ""
 
 
 def _cap(message: str) -> int:
