@@ -1,4 +1,4 @@
-"""The loops that an author model meets, small: trajectories of the simulated shopper, messages, tools and their answers."""
+"""The loops that an author model meets, small: trajectories of the simulated shopper, messages, tools, answers."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from shopskill_lib.agent import Agent, constant, load_prompts, run_episode, tools_of
 from shopskill_lib.cards import FailureLesson, Reason, Stage, Status, SuccessLesson, Surface
+from shopskill_lib.dialogue import Tool
 from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import Endpoint
 from shopskill_lib.records import Hint, Record, Step, Task, make_treatment
@@ -143,7 +144,7 @@ def call_of(reply: Any) -> tuple[str, Json] | None:
 @lru_cache(maxsize=8)
 def shopper(shop: EmbeddedShop) -> Agent:
     endpoint = Endpoint(url="simulated", model="simulated-shopper", checkpoint="c", temperature=0.7)
-    return Agent(DirectModel(endpoint), shop, load_prompts(shop.catalogue.language))  # type: ignore[arg-type]
+    return Agent(DirectModel(endpoint), shop, load_prompts(shop.catalogue.language))
 
 
 def trajectory_of(shop: EmbeddedShop, task: Task, seed: int, chunks: Sequence[Json] = ()) -> Trajectory:
@@ -209,8 +210,11 @@ class Loop:
             try:
                 RECORDS[name[0]].model_validate_json(json.dumps(made[1]))
             except ValueError as error:
-                return self.fault("schema", str(error)[:200])
-        return made or self.fault("calls" if message.get("tool_calls") else "prose", "one call")
+                self.fault("schema", str(error)[:200])
+                return None
+        if made is None:
+            self.fault("calls" if message.get("tool_calls") else "prose", "one call")
+        return made
 
     def fault(self, kind: str, detail: str) -> None:
         self.faults.append(kind)
@@ -263,7 +267,7 @@ def audit(
     text = opening(trajectory, skill, gold={"asin": task.gold_asin}, limits={"rounds": rounds, "tokens": 400_000})
     loop, trials, session = begin(text, shop.catalogue.language, seed), list[Json](), None
     for number in range(rounds):
-        shown = [] if session is None or session.current.done else tools_of(session.current.state)
+        shown = tools_of(session.current.state) if session and not session.current.done else list[Tool[str]]()
         fixed = [tool("inspect_gold", {"type": "object", "properties": {}}), tool("replay_prefix", _STEPS)]
         last = number == rounds - 1
         made = loop.ask([*([] if last else [*fixed, *(one.schema for one in shown)]), tool("submit_diagnosis")])
