@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,13 @@ SYSTEM = {"en": "You study one trajectory. Write at most 2 cards.", "zh": "ä½ è¦
 
 
 def tool(name: str, parameters: Json | None = None) -> Json:
-    schema = RECORDS[name].model_json_schema() if parameters is None else parameters
+    schema = schema_of(name) if parameters is None else parameters
     return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+@cache
+def schema_of(name: str) -> Json:
+    return RECORDS[name].model_json_schema()
 
 
 def sections(**parts: Any) -> str:

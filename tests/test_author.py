@@ -404,6 +404,29 @@ def test_cards_of_other_authors_are_grouped_by_their_words_or_their_group() -> N
     assert {"c3", "c4"} <= {left["card_id"] for left in made["left_out"]}
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_the_firewall_sent_back_is_put_in_other_words_or_left_out(language: Any) -> None:
+    told = word("price", language, lambda _: 0.0)
+    advice = join(told.steps, language) + (" Junmere did it." if language == "en" else "木悦就是这样。")
+    name = "Junmere" if language == "en" else "木悦"
+    card = {"workflow_stage": "variant", "failure_mechanism": f"{name}.", "applicable_when": told.when,
+            "observable_trigger": "t", "corrective_procedure": advice, "verification_step": f"{name}?"}  # fmt: skip
+    cards = [{"card_id": "c1", "group": 0, **card}, {"card_id": "c2", "group": 1, **card}]
+    cards.append({"card_id": "c3", "group": 2, **card, "corrective_procedure": f"{name} {name}."})
+    made, loop = consolidate(cards, language)
+    assert name in dumps(made)
+    mechanisms = mechanisms_of(made["clusters"])
+    loop.answer(dumps({"type": "firewall", "complaints": ["a text names a brand"]}))
+    again = loop.obtain("submit_clusters")
+    assert name not in dumps(again) and again["clusters"][0]["card_ids"] == ["c1", "c2"]
+    assert [left["card_id"] for left in again["left_out"]] == ["c3"]
+    made, loop = compile_all(mechanisms, language, 6)
+    assert name in dumps(made)
+    loop.answer(dumps({"type": "firewall", "complaints": ["a text names a brand"]}))
+    again = loop.obtain("submit_skill")
+    assert name not in dumps(again) and moved(chunk_text(again["chunks"][0], language)) == {"price": 1}
+
+
 # The wire
 
 

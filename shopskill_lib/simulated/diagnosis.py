@@ -20,6 +20,10 @@ GLANCE = 3
 """Results among which a product is found without reading on."""
 
 
+IN_TIME = 12
+"""Turns within which an order after a detour shows that somebody stops in time."""
+
+
 class Evidence(NamedTuple):
     """A step that shows a competence."""
 
@@ -127,7 +131,7 @@ class Course:
         return None
 
     def _price(self) -> Evidence | None:
-        """A variant found too dear and left, or a last look at a price that could have been too high."""
+        """A variant that was found too dear and not bought."""
         over = next((turn for turn in self.acts if turn.page.is_product and is_over(self.expert, turn.page)), None)
         last = self.last_product
         if over is None or last is None or over is last:
@@ -140,8 +144,9 @@ class Course:
         return None if turn is None else Evidence(turn.step, turn.action)
 
     def _stop(self) -> Evidence | None:
+        """An order soon after something had to be left."""
         last = self.case.turns[-1]
-        return Evidence(last.step, last.action) if self._backtrack() and len(self.case.turns) <= 12 else None
+        return Evidence(last.step, last.action) if self._backtrack() and len(self.case.turns) <= IN_TIME else None
 
     def causes(self, gold: dict[str, Any]) -> list[Cause]:
         """Return what went wrong, earliest first; empty where nothing can be told.
@@ -183,19 +188,18 @@ class Course:
     def _wrong_options(self, last: Turn) -> list[Cause]:
         """Values that were offered and wanted, and others chosen."""
         found = []
-        asked = self.course_without_persona
         for axis in last.page.axes:
             value = wanted_value(self.expert, last.page, axis)
             if not value or axis.chosen in (value, None):
                 continue
             clicks = [turn.step for turn in self.acts if turn.argument == f"{axis.name}={axis.chosen}"]
-            by_request = wanted_value(asked, last.page, axis) is not None
+            by_request = wanted_value(self.without_persona, last.page, axis) is not None
             surface = "variant_option" if by_request else "persona_preference"
             found.append(Cause("exact" if by_request else "persona", surface, clicks[-1] if clicks else last.step))
         return found
 
     @cached_property
-    def course_without_persona(self) -> View:
+    def without_persona(self) -> View:
         """The expert who knows only the request."""
         return Course(self.case._replace(persona=()), self.draws).expert
 
