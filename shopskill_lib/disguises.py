@@ -4,7 +4,6 @@ Nothing here knows what is searched for; `firewall` does.
 """
 
 import base64
-import binascii
 import codecs
 import html
 import re
@@ -18,8 +17,11 @@ from shopskill_lib.text import Unit, is_han, normalise, units
 
 _HAN_DIGITS = str.maketrans("〇零一二三四五六七八九壹贰叁肆伍陆柒捌玖", "00123456789123456789")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{8,}")
-_HEX = re.compile(r"(?<![0-9A-Za-z])(?:(?:0x|\\x|\\u00)?[0-9A-Fa-f]{2}[\s:,;-]?){5,}")
+_HEX = re.compile(r"(?:(?:0x|\\x|\\u00)?[0-9A-Fa-f]{2}[\s:,;-]?){5,}[0-9A-Fa-f]?")
 _NO_HEX = re.compile(r"0x|\\x|\\u00|[\s:,;-]")
+_READABLE = re.compile("[^\x00-\x1f\x7f-\x9f\ufffd]+")
+_BYTES = 5
+"""Fewest bytes that count as something readable."""
 
 
 def plain(text: str) -> str:
@@ -50,28 +52,25 @@ def decoded(text: str) -> Iterator[str]:
         yield unquoted
     for run in _BASE64.findall(folded):
         for piece in {run, *re.split("[/_-]", run)}:
-            if len(piece) >= 8 and (found := _unpacked(piece)):
-                yield found
+            yield from (text for skip in range(4) for text in _readable(_unpacked(piece[skip:])))
     for match in _HEX.finditer(folded):
         digits = _NO_HEX.sub("", match[0])
-        found = _readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
-        if found:
-            yield found
+        yield from (text for skip in (0, 1) for text in _readable(_bytes(digits[skip:])))
 
 
-def _unpacked(piece: str) -> str | None:
-    try:
-        return _readable(base64.urlsafe_b64decode(piece.translate(str.maketrans("+/", "-_")) + "=" * (-len(piece) % 4)))
-    except binascii.Error:
-        return None
+def _unpacked(piece: str) -> bytes:
+    """Return the bytes of a piece of base64, without those of a quantum that is not whole."""
+    whole = piece[: len(piece) - (len(piece) % 4 == 1)]
+    return base64.urlsafe_b64decode(whole.translate(str.maketrans("+/", "-_")) + "=" * (-len(whole) % 4))
 
 
-def _readable(raw: bytes) -> str | None:
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if text.replace("\n", " ").isprintable() else None
+def _bytes(digits: str) -> bytes:
+    return bytes.fromhex(digits[: len(digits) // 2 * 2])
+
+
+def _readable(raw: bytes) -> list[str]:
+    """Return the readable runs of the bytes; a word read as an encoding has none."""
+    return [text for text in _READABLE.findall(raw.decode(errors="replace")) if len(text.encode()) >= _BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,12 @@ class View:
         """Return the name of the field that the span lies in, or the names of all that it touches."""
         first, last = bisect_right(self.starts, start) - 1, bisect_right(self.starts, end - 1) - 1
         return " + ".join(dict.fromkeys(self.names[first : last + 1]))
+
+    def span(self, start: int, form: str) -> tuple[int, int] | None:
+        """Return where in `plain` a compact form stands that begins at this place of `compact`; None if it does not."""
+        if not self.compact.startswith(form, start):
+            return None
+        return self.places[start], self.places[start + len(form) - 1] + 1
 
     def stands_alone(self, start: int, end: int) -> bool:
         """Tell whether no Latin letter or digit continues the span on either side."""

@@ -6,7 +6,7 @@
     ├── MissingError        pairs that are missing in a way METHOD M20 does not admit
     ├── ParameterError      a parameter or option of an unknown name, a wrong type or a value out of range
     ├── LookError           a further look at data that has been used once (METHOD M23)
-    ├── FirewallError       a value that only the audit may hold, or may hold for all one can tell, at a writer (M11)
+    ├── FirewallError       something that only the audit may hold, stopped at a writer (M11)
     ├── NotebookError       a notebook that stopped at an error
     ├── SetupError          a model or shop that does not work as it was set up; nothing more is run
     ├── InfrastructureError a failure of network or server; its episode stays owed and is never scored (I20)
@@ -61,7 +61,7 @@ class LookError(ShopskillError):
 
 
 class FirewallError(ShopskillError):
-    """A value that only the audit may hold, or may hold for all one can tell, at a writer (M11)."""
+    """Something that only the audit may hold, stopped at a writer (M11)."""
 
 
 class NotebookError(ShopskillError):

@@ -26,18 +26,26 @@ Kind = Literal["identifier", "title", "fragment", "brand", "option", "number", "
 ANCHOR = 6
 """Fewest characters of an identifier that is found without a word like ``task`` beside it."""
 
+_REFUSAL = {
+    "allowed": "records, mappings and sequences that hold nothing derived from gold (M11)",
+    "todo": "hand over only the facts and deployable parts",
+}
+
+LONG_NUMBER = 9
+"""Digits that no plain quantity has."""
+
 _ATOMS = (str, bytes, int, float, complex, PurePath, date, Enum, type(None))
 
 _SHORT_ID_NAMES = (
     *("task", "id", "asin", "item", "product", "trajectory", "no"),
     *("任务", "编号", "商品", "轨迹", "号"),
 )
-_ANY_AXIS = ("size", "color", "colour", "option", "variant", "尺码", "码", "号", "颜色", "规格", "款")
+_AXES = ("size", "color", "colour", "尺码", "码", "号", "颜色", "规格")
 
 _IDENTIFIERS = re.compile(
     r"(?<![a-z])asins?(?![a-z])"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*(?<=[_#])\d+"
-    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:：.-]|id|编号|第)*\d{2,}"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*(?<=[_#])\d+"
+    r"|(?:(?<![a-z])(?:task|trajectory)|任务|轨迹)(?:[\s_#:-]|id|no\.|编号|第)*\d{2,}"
     r"|(?<!\d)(?:\d{9,}|\d(?:[\W_]{1,3}\d){8,})(?!\d)"
 )
 """Read in digits: the word ASIN, task numbers, nine digits in a row, joined or one by one."""
@@ -46,17 +54,25 @@ _ROUND = re.compile(r"\d{1,3}0{6,}")
 _UNOBSERVABLE = re.compile(
     r"(?<![a-z])(?:ground[\s_-]*truth|oracle|answer[\s_-]keys?"
     r"|gold(?:en)?[\s_-]+(?:products?|items?|answers?|targets?|labels?|purchases?|trajector(?:y|ies)|truth)"
+    r"|gold['’]s|(?:from|than|match(?:es|ed|ing)?|equals?)\s+(?:the\s+)?gold(?=\s*(?:[.,;:!?)]|in\b|on\b|$))"
     r"|target(?:ed)?[\s_-]+(?:products?|items?)"
     r"|(?:correct|reference|expected|standard)[\s_-]+answers?"
     r"|correct[\s_-]+(?:products?|items?)"
     r"|rewards?(?![\s_-]*(?:points?|cards?|program|coupons?|credits?))"
     r"|r_(?:att|type|option|price|loose|strict|success)\w*)(?![a-z])"
+    r"|(?:与|和|跟|同)\s*gold(?![a-z])|(?<![a-z])gold\s*(?:商品|产品|答案)"
     r"|金标|标准答案|正确答案|参考答案|目标商品|目标产品|正确商品|正确的商品|黄金(?:商品|答案|标准)|真值|奖励(?!积分|券|金)"
 )
-"""What no policy can see. ``gold`` alone is a colour, ``golden rule`` an idiom, reward points are a shop's offer."""
+"""What no policy can see. ``gold`` alone is a colour and counts only where something is compared with it;
+``golden rule`` is an idiom, reward points are a shop's offer."""
 
 _AMOUNT = re.compile(r"[$¥€£]\s*(\d[\d,]*(?:\.\d+)?)|(\d[\d,]*(?:\.\d+)?)\s*(?:元|块|人民币|dollars?|yuan|usd|rmb)")
 _VALUE_PARTS = re.compile(r"[|/,，、;；()（）\[\]【】+]")
+_DIGIT_BEFORE, _DIGIT_AFTER = re.compile(r"\d[.,]$"), re.compile(r"[.,]\d")
+_SHOP = re.compile(
+    r"(?:官方)?(?:旗舰|专营|专卖|官方|折扣|优选|集合|直营|授权|自营)?店铺?$"
+    r"|\s+(?:official|flagship|outlet|select)?\s*(?:store|shop|outlet|select)$"
+)
 _LONG_CODE = re.compile(r"[a-z_-]*\d{5,}")
 
 _COMPLAINTS: dict[Kind, tuple[str, str]] = {
@@ -140,7 +156,7 @@ def instance_of(task: Task, products: Iterable[Product], identifiers: Iterable[s
     products = tuple(products)
     told = tuple(_leaves(task.persona))
     codes = tuple(leaf for leaf in told if _LONG_CODE.fullmatch(plain(leaf)))
-    texts = (task.instruction, task.instruction_simple or "", task.category, *told)
+    texts = (task.instruction, task.instruction_simple or "", *told)
     values = [RequiredOption(axis, value) for item in products for axis in item.options for value in item.options[axis]]
     prices = [price for item in products for axis in item.options.values() for price in axis.values()]
     amounts = [float((one or two).replace(",", "")) for one, two in _AMOUNT.findall(plain("\n".join(texts[:2])))]
@@ -169,14 +185,14 @@ def public(value: object, where: str) -> None:
         FirewallError: something privileged, or something that cannot be looked into, is anywhere inside.
     """
     todo = [(value, "the value")]
-    seen = set[int]()
+    seen = dict[int, object]()
     while todo:
         item, path = todo.pop()
         if isinstance(item, Privileged | Instance):
-            raise _refused(f"{path} is privileged ({type(item).__name__})", where)
+            raise FirewallError(f"{path} is privileged ({type(item).__name__})", where=where, **_REFUSAL)
         if isinstance(item, _ATOMS) or id(item) in seen:
             continue
-        seen.add(id(item))
+        seen[id(item)] = item
         todo.extend(_children(item, path, where))
 
 
@@ -192,16 +208,8 @@ def _children(item: object, path: str, where: str) -> Iterator[tuple[object, str
     elif isinstance(item, Sequence | Set):
         yield from ((child, f"an item of {path}") for child in item)
     else:
-        raise _refused(f"{path} is a {type(item).__name__}, which cannot be looked into", where)
-
-
-def _refused(found: str, where: str) -> FirewallError:
-    return FirewallError(
-        found,
-        where=where,
-        allowed="records, mappings and sequences that hold nothing derived from gold (M11)",
-        todo="hand over only the facts and deployable parts",
-    )
+        found = f"{path} is a {type(item).__name__}, which cannot be looked into"
+        raise FirewallError(found, where=where, **_REFUSAL)
 
 
 class _Fact(NamedTuple):
@@ -217,8 +225,8 @@ class _Index(NamedTuple):
     """What is known of one instance."""
 
     facts: tuple[_Fact, ...]
-    names: frozenset[str]
-    """Compact Latin brands and shops, in all mirrored forms."""
+    names: frozenset[tuple[str, Kind]]
+    """Compact forms found with separators inside: Latin brands and shops, also mirrored; amounts of three digits."""
     windows: frozenset[tuple[str, ...]]
     """Windows of its long texts."""
 
@@ -284,8 +292,9 @@ class Screen:
         text = one.compact
         for start in range(len(text)):
             for form, kind in self._forms.get(text[start : start + ANCHOR], ()):
-                if text.startswith(form, start):
-                    yield _Hit(kind, one.places[start], one.places[start + len(form) - 1] + 1)
+                span = one.span(start, form)
+                if span and (kind == "title" or _is_meant(one, form, *span)):
+                    yield _Hit(kind, *span)
         yield from _fragments(one, TITLE_WEIGHT, self._windows)
 
 
@@ -295,7 +304,7 @@ def _forms(instance: Instance) -> Iterator[tuple[str, Kind]]:
         form = compact(identifier)
         if len(form) >= ANCHOR:
             yield from ((other, "identifier") for other in mirrored(form))
-            if form.isdecimal() and len(form) >= 9:
+            if form.isdecimal() and len(form) >= LONG_NUMBER:
                 yield f"{int(form):x}", "identifier"
     for title in instance.titles:
         if is_phrase(title):
@@ -303,18 +312,23 @@ def _forms(instance: Instance) -> Iterator[tuple[str, Kind]]:
 
 
 def _index(instance: Instance) -> _Index:
-    """Return the facts of an instance in the forms that a scan compares."""
+    """Return the facts of an instance in the forms that a scan compares; a shop counts without "flagship store" too."""
+    brands = {part for brand in map(plain, instance.brands) for part in (brand, _SHOP.sub("", brand))}
     facts = [
         *(_short_identifier(identifier) for identifier in instance.identifiers if len(compact(identifier)) < ANCHOR),
         *(_Fact("title", _run(title), ()) for title in instance.titles if not is_phrase(title)),
-        *(fact for brand in instance.brands for fact in _brand(brand)),
+        *(fact for brand in brands for fact in _brand(brand)),
         *(fact for option in instance.options for fact in _option(option)),
         *(_Fact("number", _run(f"{number:f}"), ()) for number in instance.numbers if _significant(number) >= 2),
     ]
-    names = {form for brand in instance.brands if compact(brand).isascii() for form in mirrored(compact(brand))}
+    names = {form for brand in brands if compact(brand).isascii() for form in mirrored(compact(brand))}
+    amounts = {str(int(number)) for number in instance.numbers if number % 1 == 0 and _significant(number) >= 2}
     return _Index(
         tuple(dict.fromkeys(fact for fact in facts if fact.run)),
-        frozenset(name for name in names if len(name) >= 4),
+        frozenset(
+            [(name, "brand") for name in names if len(name) >= 4]
+            + [(form, "number") for form in amounts if len(form) >= 3]
+        ),
         frozenset(window for text in instance.texts for window in telling_windows(text, LONG_WEIGHT)),
     )
 
@@ -337,7 +351,7 @@ def _option(option: RequiredOption) -> Iterator[_Fact]:
     """Yield a value and the parts it is composed of; a letter or a number means something only beside its axis."""
     parts = [part for part in _VALUE_PARTS.split(option.value) if len(compact(part)) >= 2 and not _is_bare(part)]
     for value in (option.value, *parts):
-        axes = (option.axis,) if option.axis else _ANY_AXIS
+        axes = (option.axis, *_AXES) if option.axis else _AXES
         yield _Fact("option", _run(value), tuple(map(_run, axes)) if _is_bare(value) else ())
 
 
@@ -377,8 +391,8 @@ def _of_instances(one: View, indices: Sequence[_Index]) -> Iterator[_Hit]:
                 last = first + len(fact.run)
                 if texts[first:last] == fact.run and _beside(texts, first, last, fact.axes):
                     yield _Hit(fact.kind, one.units[first][1], one.units[last - 1][2])
-        for name in index.names:
-            yield from _names(one, name)
+        for form, kind in index.names:
+            yield from _spread(one, form, kind)
     yield from _fragments(one, LONG_WEIGHT, frozenset().union(*(index.windows for index in indices)))
 
 
@@ -392,14 +406,25 @@ def _beside(texts: tuple[str, ...], first: int, last: int, axes: tuple[tuple[str
     return not axes
 
 
-def _names(one: View, name: str) -> Iterator[_Hit]:
-    """Yield a Latin name written with separators inside, where it is a word of its own."""
-    start = one.compact.find(name)
+def _spread(one: View, form: str, kind: Kind) -> Iterator[_Hit]:
+    """Yield a name or an amount that may be written with separators inside, where it is a word of its own."""
+    start = one.compact.find(form)
     while start >= 0:
-        span = one.places[start], one.places[start + len(name) - 1] + 1
-        if one.stands_alone(*span):
-            yield _Hit("brand", *span)
-        start = one.compact.find(name, start + 1)
+        span = one.span(start, form)
+        if span and one.stands_alone(*span) and _is_meant(one, form, *span):
+            yield _Hit(kind, *span)
+        start = one.compact.find(form, start + 1)
+
+
+def _is_meant(one: View, form: str, start: int, end: int) -> bool:
+    """Tell an identifier from words or quantities that happen to join into it: ``100, 250`` is not ``100250``."""
+    if form.isalpha():
+        return one.stands_alone(start, end)
+    if form.isdecimal() and len(form) < LONG_NUMBER:
+        joined, apart = end - start == len(form), end - start >= 2 * len(form) - 1
+        inside = _DIGIT_BEFORE.search(one.plain[max(0, start - 2) : start]) or _DIGIT_AFTER.match(one.plain, end)
+        return (joined or apart) and not inside and one.stands_alone(start, end)
+    return True
 
 
 def _fragments(one: View, weight: int, known: Set[tuple[str, ...]]) -> Iterator[_Hit]:

@@ -97,6 +97,6 @@ def read_lines(path: Path, parse: Callable[[bytes], T]) -> list[T]:
                 f"the line is damaged ({problem['msg']})",
                 where=f"{path}, line {number}",
                 allowed="one whole record a line; only the last may be cut short",
-                todo="restore the file from a copy, or remove this line to have its episode run again",
+                todo="restore the file from a copy, or remove this line to have what it records done again",
             ) from error
     return found

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from shopskill_lib.disguises import plain
 from shopskill_lib.text import Unit, is_han, units
 
 TITLE_WEIGHT = 12
-"""Shared run of a title that counts: 6 Han characters or 4 words (weights: `disguises.windows`)."""
+"""Shared run of a title that counts: 6 Han characters or 4 words (weights: `windows`)."""
 LONG_WEIGHT = 24
 """Shared run of a request, description or persona that counts: 12 Han characters or 8 words."""
 _COMMON = frozenset(
@@ -26,6 +27,7 @@ _COMMON = frozenset(
 _COMMON_HAN = re.compile(
     "想买一款|帮我找|求推荐|一款|一件|需要|要求|满足|价格|预算|不超过|最多|以内|左右|规格|颜色|尺码|商品|选择|购买|搜索|页面|"
     "顾客|需求|品类|材质|风格|功能|标题|品牌|型号|列表|结果|所选|可选|选项|核对|确认|对比|打开|返回|以及|或者|如果|没有|"
+    "男士|女士|儿童|家用|新款|春季|夏季|秋季|冬季|春秋|正品|官方|高端|热卖|送礼|加厚|多功能|大容量|"
     "[的了和与或在是要不就都再时把被对从到也]"
 )
 
@@ -48,6 +50,7 @@ def windows(found: Sequence[Unit], weight: int) -> Iterator[tuple[tuple[str, ...
         total -= weights[first]
 
 
+@lru_cache(maxsize=1 << 16)
 def _weight(unit: str) -> int:
     if unit[0].isdecimal():
         return 1
@@ -62,7 +65,10 @@ def is_phrase(text: str) -> bool:
 
 
 def telling_windows(text: str, weight: int) -> Iterator[tuple[str, ...]]:
-    """Yield the windows of a text that hold more than common words: a Latin word or two Han characters at least."""
+    """Yield the windows of a text that hold more than common words.
+
+    At a title's weight one Latin word or two Han characters must be uncommon, at twice the weight twice as many.
+    """
     normal = plain(text)
     found = units(normal)
     dull = {place for match in _COMMON_HAN.finditer(normal) for place in range(match.start(), match.end())}

@@ -142,6 +142,53 @@ def changes(comparison: Comparison) -> Figure:
     return figure
 
 
+def funnel(table: pd.DataFrame) -> Figure:
+    """Draw the steps from rollouts to eligible cards (`tables.funnel`), counts written beside the bars."""
+    counts = table["count"]
+    kinds = {"#0b4f8a": ~counts.index.str.startswith("no proposal"), "#b8b8b8": counts.index.str.startswith("no prop")}
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(counts)), layout="constrained")
+        rows = np.arange(len(counts))
+        for colour, chosen in kinds.items():
+            axes.barh(rows[chosen], counts[chosen], color=colour, edgecolor="black", lw=0.6)
+        for row, count in enumerate(counts):
+            axes.text(count, row, f" {count}", va="center", fontsize="small")
+        axes.set_yticks(rows, counts.index)
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(counts.max(), 1) * 1.1)
+        axes.set_xlabel("trajectories, below them cards")
+        axes.set_title(f"{_simulated(table)}From training rollouts to eligible cards")
+    return figure
+
+
+def stages(table: pd.DataFrame) -> Figure:
+    """Draw eligible cards by workflow stage and channel (`tables.stages`)."""
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.0, 2.9), layout="constrained")
+        rows = np.arange(len(table))
+        axes.barh(rows - 0.2, table["success cards"], 0.38, color="#0b4f8a", edgecolor="black", label="success cards")
+        axes.barh(
+            rows + 0.2,
+            table["failure cards"],
+            0.38,
+            color="#dddddd",
+            edgecolor="black",
+            hatch="//",
+            label="failure cards",
+        )
+        axes.set_yticks(rows, table.index)
+        axes.invert_yaxis()
+        axes.set_xlabel("eligible cards")
+        axes.set_title(f"{_simulated(table)}Cards by stage of the shopping workflow")
+        axes.legend(loc="best")
+    return figure
+
+
+def _simulated(table: pd.DataFrame) -> str:
+    """Return the title's first word where a table rests on simulated models."""
+    return "simulated: " if table.columns.name == "simulated" else ""
+
+
 def save(figure: Figure, path: Path) -> Figure:
     """Write a figure as SVG, the same bytes for the same figure, and return it for display.
 

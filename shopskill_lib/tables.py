@@ -1,9 +1,14 @@
 """Results -> rounded frames for notebooks: what a reader sees, and nothing that is not in the result."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pandas as pd
 
+from shopskill_lib.cards import STAGES, Analysis, Card, FailureLesson, SuccessLesson
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
+from shopskill_lib.records import ModelCall, total_usage
 
 DIGITS = 4
 
@@ -116,6 +121,99 @@ def success(comparison: Comparison) -> pd.DataFrame:
     return table.reindex(index=list(words.values()), columns=list(words.values()), fill_value=0).rename_axis(
         index="bare", columns="equipped, simulated" if comparison.simulated else "equipped"
     )
+
+
+def funnel(analyses: Sequence[Analysis], planned: int) -> pd.DataFrame:
+    """From training rollouts to eligible cards: one row a step or a reason, in the order of the workflow."""
+    successes = [analysis for analysis in analyses if analysis.channel == "success"]
+    failures = [card.facts for card in _cards(analyses) if card.channel == "failure"]
+    reasons = Counter(facts.reason for facts in failures if facts.reason is not None)
+    eligible = Counter(card.channel for card in _cards(analyses) if card.eligible)
+    rows = [
+        ("training rollouts", planned, "asked for"),
+        ("analysed", len(analyses), "scored, and an analyst has answered"),
+        ("successes", len(successes), "read by the success analyst"),
+        ("successes with a card", sum(bool(analysis.cards) for analysis in successes), "the others taught nothing new"),
+        ("failures", len(failures), "audited in the shop by the failure analyst"),
+        ("failures with a verified repair", sum(facts.repair_verified for facts in failures), "a replay that succeeds"),
+        *((f"no proposal: {reason}", count, "kept in the audit only") for reason, count in reasons.most_common()),
+        ("eligible success cards", eligible["success"], "go on to the compiler"),
+        ("eligible failure cards", eligible["failure"], "go on to the compiler"),
+    ]
+    table = pd.DataFrame(rows, columns=["step", "count", "remark"]).set_index("step")
+    return _labelled(table, any(card.facts.simulated for card in _cards(analyses)))
+
+
+def stages(analyses: Sequence[Analysis]) -> pd.DataFrame:
+    """Eligible cards by workflow stage: how many, of how many tasks, how many repairs verified, how sure."""
+    cards = [card for card in _cards(analyses) if card.eligible]
+    rows = []
+    for stage in STAGES:
+        own = [card for card in cards if _lesson(card).workflow_stage == stage]
+        sure = [card.facts.confidence for card in own if card.facts.confidence is not None]
+        rows.append(
+            {
+                "stage": stage,
+                "success cards": sum(card.channel == "success" for card in own),
+                "failure cards": sum(card.channel == "failure" for card in own),
+                "tasks": len({card.facts.task_group_key for card in own}),
+                "verified repairs": sum(card.facts.repair_verified for card in own),
+                "mean confidence": round(sum(sure) / len(sure), 2) if sure else None,
+            }
+        )
+    return _labelled(pd.DataFrame(rows).set_index("stage"), any(card.facts.simulated for card in cards))
+
+
+def mechanisms(analyses: Sequence[Analysis], most: int = 12) -> pd.DataFrame:
+    """Return the mechanisms that most cards name, as the analysts wrote them; similar ones are not merged yet."""
+    cards = [card for card in _cards(analyses) if card.eligible]
+    rows = [
+        {
+            "mechanism": lesson.mechanism if isinstance(lesson, SuccessLesson) else lesson.failure_mechanism,
+            "channel": card.channel,
+            "stage": lesson.workflow_stage,
+            "task": card.facts.task_group_key,
+        }
+        for card in cards
+        for lesson in [_lesson(card)]
+    ]
+    table = pd.DataFrame(rows, columns=["mechanism", "channel", "stage", "task"])
+    counted = table.groupby(["mechanism", "channel", "stage"])["task"].agg(cards="size", tasks="nunique").reset_index()
+    top = counted.sort_values(["cards", "mechanism"], ascending=[False, True]).head(most).set_index("mechanism")
+    return _labelled(top, any(card.facts.simulated for card in cards))
+
+
+def costs(calls: Sequence[ModelCall]) -> pd.DataFrame:
+    """What the calls of each role cost; a sum that hides an unknown part is left empty."""
+    rows = []
+    for stage, role in dict.fromkeys((call.stage, call.role) for call in calls):
+        own = [call for call in calls if (call.stage, call.role) == (stage, role)]
+        usage = total_usage(call.usage for call in own)
+        money = [call.money for call in own if call.money is not None]
+        rows.append(
+            {
+                "stage": stage,
+                "role": role,
+                "calls": len(own),
+                "faults": sum(call.outcome == "fault" for call in own),
+                "errors": sum(call.outcome == "error" for call in own),
+                "prompt tokens": None if usage is None else usage.prompt_tokens,
+                "completion tokens": None if usage is None else usage.completion_tokens,
+                "money": round(sum(money), 4) if len(money) == len(own) else None,
+            }
+        )
+    return pd.DataFrame(rows).set_index(["stage", "role"]) if rows else pd.DataFrame()
+
+
+def _cards(analyses: Sequence[Analysis]) -> list[Card]:
+    return [card for analysis in analyses for card in analysis.cards]
+
+
+def _lesson(card: Card) -> SuccessLesson | FailureLesson:
+    """Return the texts of an eligible card."""
+    if card.deployable is None:
+        raise ValueError(f"card {card.card_id} proposes nothing")
+    return card.deployable
 
 
 def _labelled(table: pd.DataFrame, simulated: bool) -> pd.DataFrame:

@@ -1,8 +1,10 @@
 """Text in two languages: normal form, comparison key, tokens, numbers, similarity."""
 
 import itertools
+import math
 import re
 import unicodedata
+from collections import Counter
 
 from rapidfuzz import fuzz
 
@@ -14,6 +16,7 @@ _PIECE = re.compile(rf"[{_HAN}]+|\d+(?:\.\d+)?|[^\W\d_{_HAN}][^\W_{_HAN}]*")
 _UNIT = re.compile(rf"[{_HAN}]|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_{_HAN}][^\W_{_HAN}]*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TASK_NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:\.0+)?")
+_RUN = re.compile(rf"[{_HAN}]+|[^\W_{_HAN}]+")
 _HAN_ONE = re.compile(f"[{_HAN}]")
 
 Unit = tuple[str, int, int]
@@ -103,6 +106,29 @@ def contains(text: str, phrase: str) -> bool:
 def similarity(left: str, right: str) -> float:
     """Return 0 (nothing shared) to 100 (equal): edit similarity of the sorted words of both texts."""
     return fuzz.ratio(" ".join(sorted(words(left))), " ".join(sorted(words(right))))
+
+
+def ngram_similarity(left: str, right: str) -> float:
+    """Return 0 (nothing shared) to 1 (equal): the cosine of the character n-gram counts of both normal forms.
+
+    Letters and digits alone count, across white space and punctuation: 2-grams within Han, 4-grams within all else,
+    a shorter run as a whole. Two texts without a letter are alike only if both are without.
+    """
+    one, other = _ngrams(left), _ngrams(right)
+    if one == other:
+        return 1.0
+    shared = sum(count * other[gram] for gram, count in one.items())
+    norms = math.hypot(*one.values()) * math.hypot(*other.values())
+    return min(shared / norms, 1.0) if norms else 0.0
+
+
+def _ngrams(text: str) -> Counter[str]:
+    """Count the n-grams of a text."""
+    found: Counter[str] = Counter()
+    for run in _RUN.findall("".join(filter(str.isalnum, normalise(text)))):
+        size = min(len(run), 2 if is_han(run[0]) else 4)
+        found.update(run[start : start + size] for start in range(len(run) - size + 1))
+    return found
 
 
 def is_han(character: str) -> bool:

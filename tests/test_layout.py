@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "shopskill_lib"
 
 ORDER = [
+    "curriculum",
     "errors",
     "console",
     "files",
@@ -22,10 +23,11 @@ ORDER = [
     "text",
     "templates",
     "skills",
+    "cards",
+    "ledger",
     "disguises",
     "passages",
     "firewall",
-    "cards",
     "shops.protocol",
     "shops.budget",
     "shops.catalog",
@@ -73,9 +75,11 @@ ORDER = [
     "status",
     "lab.direct",
     "lab.truth",
+    "lab.learner",
     "lab.planted",
     "tables",
     "plots",
+    "viewer",
     "report",
     "parameters",
     "run",

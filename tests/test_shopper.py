@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from shopskill_lib.records import Language, Task
 from shopskill_lib.shops.catalog import load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
-from shopskill_lib.simulated.competences import UNTAUGHT, Competences, learn
+from shopskill_lib.simulated.competences import RAISED, UNTAUGHT, Competences, helped, learn
 from shopskill_lib.simulated.reading import OTHER_PAGE, Phrase, named_value, read_page, read_request, read_system
-from shopskill_lib.simulated.shopper import CONTEXT, MODEL, respond
+from shopskill_lib.simulated.shopper import CONTEXT, MODEL, base_of, model_name, respond
 from shopskill_lib.text import tokens
 
 ROOT = Path(__file__).parents[1]
@@ -474,3 +474,55 @@ def test_tasks_of_the_real_catalogue_can_be_shopped(real_files: Path, tmp_path: 
     shop = EmbeddedShop(load_catalogue(real_files / "items_eval_train.json"), tmp_path)
     rewards = [run_episode(shop, task)[0] for task in shop.catalogue.tasks.values()]
     assert len(rewards) == 49 and sum(rewards) > 5
+
+
+# Simulated checkpoints
+
+bases = st.builds(Competences, *(st.floats(0, 1) for _ in Competences._fields))
+
+
+@given(bases, st.sampled_from(["en", "zh"]), st.sampled_from(sorted(HELPING)), st.sampled_from(sorted(HARMING)))
+def test_advice_never_moves_a_checkpoint_the_wrong_way(
+    base: Competences, language: str, helping: str, harming: str
+) -> None:
+    draft, none = read_draft(language), Competences(*(0.99 * level for level in base))
+    assert learn("", base) == base
+    up, down = learn(draft[helping], base), learn(draft[harming], base)
+    for name in Competences._fields:
+        assert getattr(none, name) <= getattr(up, name), "no more is lost than attention costs"
+        assert getattr(down, name) <= getattr(base, name)
+    if getattr(base, HELPING[helping]) >= getattr(RAISED, HELPING[helping]):
+        assert getattr(up, HELPING[helping]) <= getattr(base, HELPING[helping])
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_helped_names_what_a_text_advises(language: str) -> None:
+    draft = read_draft(language)
+    assert {name: sorted(helped(text)) for name, text in draft.items()} == {
+        name: [HELPING[name]] if name in HELPING else [] for name in draft
+    }
+
+
+@given(bases)
+def test_a_name_tells_a_checkpoint_to_three_decimals(base: Competences) -> None:
+    found = base_of(model_name(base))
+    assert found == pytest.approx(base, abs=0.0005 + 1e-12)
+    assert model_name(found) == model_name(base)
+
+
+def test_names_are_as_documented() -> None:
+    assert model_name(UNTAUGHT) == MODEL
+    assert base_of(MODEL) == UNTAUGHT
+    name = model_name(UNTAUGHT._replace(price=0.45, persona=0.86))
+    assert name == "simulated-shopper+persona0.860+price0.450"
+    assert base_of("simulated-shopper+price0.450+persona0.860") == base_of(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["+patience0.500", "+price1.001", "+price", "+0.5", "+price-0.1", "+price0.1+price0.2", "+", "-2", "+price0.5 "],
+)
+def test_names_of_no_checkpoint_are_refused(name: str) -> None:
+    reply = respond(question(model=MODEL + name))
+    assert (reply.status, reply.body["error"]["code"]) == (404, "model_not_found")
+    assert "each once and from 0 to 1" in reply.body["error"]["message"]

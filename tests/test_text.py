@@ -1,8 +1,21 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shopskill_lib.text import contains, key, normalise, numbers, similarity, tidy, tokens, words
+from shopskill_lib.text import (
+    contains,
+    key,
+    ngram_similarity,
+    normalise,
+    numbers,
+    similarity,
+    tidy,
+    tokens,
+    units,
+    words,
+)
 
 
 def test_normal_form_folds_width_case_and_white_space() -> None:
@@ -84,3 +97,52 @@ def test_a_part_is_not_the_whole() -> None:
 def test_key_ignores_what_labels_differ_in() -> None:
     assert key("颜色分类 = 白色/蓝色") == key("颜色分类=白色 | 蓝色")
     assert key("Color=Navy Blue") == key("ｃｏｌｏｒ=navy blue")
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_ngram_similarity_is_a_similarity(left: str, right: str) -> None:
+    assert 0 <= ngram_similarity(left, right) <= 1
+    assert ngram_similarity(left, right) == ngram_similarity(right, left)
+    assert ngram_similarity(left, left) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("核对价格", "核对尺码", 1 / 3),
+        ("核对价格", "价格核对", 2 / 3),
+        ("abcde", "abcdf", 1 / 2),
+        ("check price", "checkprice", 1.0),
+        ("选 XL 码。", "选xl码", 1.0),
+        ("Ｃｈｅｃｋ the\tprice!", "check — the price", 1.0),
+        ("abc", "abd", 0.0),
+        ("...", "！", 1.0),
+        ("...", "价格", 0.0),
+        ("价格", "price", 0.0),
+    ],
+)
+def test_ngram_similarity_counts_pairs_of_han_and_fours_of_the_rest(left: str, right: str, expected: float) -> None:
+    assert ngram_similarity(left, right) == pytest.approx(expected)
+
+
+@given(st.text(max_size=80))
+def test_units_stand_where_they_say(text: str) -> None:
+    normal = normalise(text)
+    places = [(start, end) for _, start, end in units(normal)]
+    assert all(start < end for start, end in places)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+    letters = {place for start, end in places for place in range(start, end)}
+    assert all(place in letters for place, letter in enumerate(normal) if letter.isalpha())
+
+
+def test_units_are_han_characters_words_and_numbers() -> None:
+    assert [unit for unit, _, _ in units("青居rd430 1,299.50元 64gb")] == [
+        "青",
+        "居",
+        "rd430",
+        "1299.5",
+        "元",
+        "64",
+        "gb",
+    ]
+    assert units("选 01.50m")[1:] == [("1.5", 2, 7), ("m", 7, 8)]

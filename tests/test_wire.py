@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -15,7 +17,13 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from shopskill_lib.simulated.shopper import MODEL, respond
+from shopskill_lib.errors import SetupError
+from shopskill_lib.lab.direct import DirectModel
+from shopskill_lib.models import Endpoint as ModelEndpoint
+from shopskill_lib.models import Model, connect
+from shopskill_lib.records import canonical
+from shopskill_lib.simulated.competences import UNTAUGHT
+from shopskill_lib.simulated.shopper import MODEL, model_name, respond
 from shopskill_lib.simulated.wire import BASE_URL, Endpoint, Server, transport
 
 
@@ -176,3 +184,29 @@ def test_the_command_serves_until_it_is_stopped() -> None:
         finally:
             watch.cancel()
             process.kill()
+
+
+def test_a_checkpoint_is_told_by_its_name_on_every_road(server: Server) -> None:
+    """Over HTTP, inside the process and without a wire: one answer, and another for another checkpoint."""
+    messages = [canonical(message) for message in body("帐篷，要求防水、可折叠")["messages"]]
+    tools, answers = body()["tools"], set()
+    for model in (model_name(UNTAUGHT._replace(query=level)) for level in (0.0, 1.0)):
+        endpoint = ModelEndpoint(url=server.base_url, model=model, checkpoint="c")
+        inside = replace(endpoint, url="simulated")
+        roads: list[Model] = [connect(endpoint), connect(inside, transport=transport()), DirectModel(inside)]
+        outcomes = [road.reply(messages, tools, 5).outcome for road in roads]
+        assert outcomes[0] == outcomes[1] == outcomes[2]
+        assert all(road.identity.simulated and road.identity.model == model for road in roads)
+        answers.add(str(outcomes[0]))
+        for road in roads:
+            road.close()
+    assert len(answers) == 2
+
+
+def test_a_checkpoint_that_cannot_be_is_a_bad_set_up(server: Server) -> None:
+    messages = [canonical(message) for message in body()["messages"]]
+    endpoint = ModelEndpoint(url=server.base_url, model=f"{MODEL}+patience0.500", checkpoint="c")
+    with closing(connect(endpoint)) as over_http, pytest.raises(SetupError, match="does not know the model"):
+        over_http.reply(messages, body()["tools"], 5)
+    with pytest.raises(SetupError, match=r"any of query, persona, .* each once and from 0 to 1"):
+        DirectModel(replace(endpoint, url="simulated")).reply(messages, body()["tools"], 5)

@@ -42,7 +42,7 @@ class Cue(NamedTuple):
 UNTAUGHT = Competences(query=0.75, persona=0.8, compare=0.65, exact=0.945, price=0.2, backtrack=0.45, stop=0.98)
 """Without a skill."""
 
-_RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.97, backtrack=0.92, stop=0.99)
+RAISED = Competences(query=0.97, persona=0.93, compare=0.93, exact=0.985, price=0.97, backtrack=0.92, stop=0.99)
 """With clear advice for it."""
 
 _LOWERED = Competences(query=0.6, persona=0.64, compare=0.4, exact=0.89, price=0.1, backtrack=0.25, stop=0.93)
@@ -133,18 +133,30 @@ _SENTENCE = re.compile(r"[.!?](?=\s|$)|[。！？；;\n]+")
 
 
 @lru_cache(maxsize=1024)
-def learn(skill: str) -> Competences:
+def learn(skill: str, base: Competences = UNTAUGHT) -> Competences:
     """Return the competences of a shopper who has read a skill text.
 
     Args:
         skill: the hints without their tags, in either language; ``""`` without a skill.
+        base: its competences without a skill, those of its simulated checkpoint.
     """
+    found = _sentences(skill)
+    attention = 1 - ATTENTION * len(skill.encode("utf-8", "replace")) / 4
+    return Competences(*(_level(name, base, *found[name]) * attention for name in Competences._fields))
+
+
+def helped(skill: str) -> frozenset[str]:
+    """Return the competences that at least one sentence of a text gives advice for."""
+    return frozenset(name for name, (helping, _) in _sentences(skill).items() if helping)
+
+
+def _sentences(skill: str) -> dict[str, list[int]]:
+    """Count the sentences of a text that help each competence, and those that harm it."""
     found = {name: [0, 0] for name in Competences._fields}
     for sentence in _SENTENCE.split(skill.lower()):
         for competence, sign in _advice(sentence):
             found[competence][sign < 0] += 1
-    attention = 1 - ATTENTION * len(skill.encode("utf-8", "replace")) / 4
-    return Competences(*(_level(name, *found[name]) * attention for name in Competences._fields))
+    return found
 
 
 @lru_cache(maxsize=8192)
@@ -158,11 +170,14 @@ def _advice(sentence: str) -> frozenset[tuple[str, int]]:
     )
 
 
-def _level(name: str, helping: int, harming: int) -> float:
-    """Return a competence after so many helping and harming sentences, before the cost of attention."""
-    start: float = getattr(UNTAUGHT, name)
-    raised: float = getattr(_RAISED, name)
-    lowered: float = getattr(_LOWERED, name)
+def _level(name: str, base: Competences, helping: int, harming: int) -> float:
+    """Return a competence after so many helping and harming sentences, before the cost of attention.
+
+    Advice that the base is beyond already changes nothing.
+    """
+    start: float = getattr(base, name)
+    raised: float = max(start, getattr(RAISED, name))
+    lowered: float = min(start, getattr(_LOWERED, name))
     return start + _share(helping) * (raised - start) + _share(harming) * (lowered - start)
 
 

@@ -2,20 +2,26 @@
 
 It sees the messages and the tools, nothing else; everything it returns says simulated. The seed counts at a
 temperature above 0: as a caller raises the seed by one a turn, the seed less the turns so far tells the episode.
+The model's name tells the simulated checkpoint: `simulated-shopper` is untaught, `simulated-shopper+price0.450` has
+this competence at this level and the others untaught.
 """
 
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from shopskill_lib.simulated.competences import learn
+from shopskill_lib.simulated.competences import UNTAUGHT, Competences, learn
 from shopskill_lib.simulated.decisions import NOISE, Call, Draws, View, decide
 from shopskill_lib.simulated.reading import OTHER_PAGE, read_page, read_request, read_system
 
 SHOPPER_VERSION = "simulated-shopper-v2"
 MODEL = "simulated-shopper"
+"""Name of the untaught checkpoint; every other name begins with it."""
+
+_LEVEL = re.compile(r"([a-z]+)([0-9]+(?:\.[0-9]+)?)")
 
 CONTEXT = 131_072
 """Tokens of a prompt that the model takes at most."""
@@ -93,11 +99,35 @@ class _Request(BaseModel):
         return {function.name: function.parameters.properties.get("value", _Property()).enum for function in functions}
 
 
+def model_name(base: Competences) -> str:
+    """Return the name of the simulated checkpoint with these competences, levels to three decimals."""
+    levels = zip(Competences._fields, (f"{level:.3f}" for level in base), UNTAUGHT, strict=True)
+    return "+".join([MODEL, *(name + level for name, level, untaught in levels if float(level) != untaught)])
+
+
+def base_of(model: str) -> Competences:
+    """Return the competences that a model's name tells.
+
+    Raises:
+        ValueError: the name is none that `model_name` gives; the message says what is allowed.
+    """
+    first, *parts = model.split("+")
+    found = [_LEVEL.fullmatch(part) for part in parts]
+    levels = {match[1]: float(match[2]) for match in found if match}
+    known = levels.keys() <= set(Competences._fields) and all(level <= 1 for level in levels.values())
+    if first != MODEL or len(levels) < len(parts) or not known:
+        raise ValueError(
+            f"there is no model {model!r}; there are {MODEL} and names like {MODEL}+price0.450+persona0.860, "
+            f"with any of {', '.join(Competences._fields)}, each once and from 0 to 1"
+        )
+    return UNTAUGHT._replace(**levels)
+
+
 def respond(request: object) -> Reply:
     """Return the answer to a chat-completions request; what is wrong with it is answered, never raised.
 
     Args:
-        request: the decoded JSON body: model (its name must say simulated), messages, tools, temperature (1 when
+        request: the decoded JSON body: model (see `base_of`), messages, tools, temperature (1 when
             missing), seed (0 when missing), max_tokens.
     """
     try:
@@ -106,13 +136,15 @@ def respond(request: object) -> Reply:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "body"
         return refusal(400, "invalid_request_error", f"{place}: {first['msg']}")
-    if "simulated" not in asked.model:
-        return refusal(404, "model_not_found", f"there is no model {asked.model!r}; try {MODEL}")
+    try:
+        base = base_of(asked.model)
+    except ValueError as error:
+        return refusal(404, "model_not_found", str(error))
     prompt_tokens = _prompt_tokens(asked)
     if prompt_tokens > CONTEXT:
         found = f"the prompt has about {prompt_tokens} tokens, the context holds {CONTEXT}"
         return refusal(400, "context_length_exceeded", found)
-    view = _view(asked)
+    view = _view(asked, base)
     call = decide(view) if view.may_search or view.actions else Call("", "There is nothing that I could do here.")
     return Reply(200, _completion(asked, call, view.turns, prompt_tokens))
 
@@ -123,7 +155,7 @@ def refusal(status: int, code: str, message: str) -> Reply:
     return Reply(status, {"error": error})
 
 
-def _view(asked: _Request) -> View:
+def _view(asked: _Request, base: Competences) -> View:
     """Return what the shopper knows at the turn that a request asks for."""
     messages, offered = asked.messages, asked.offered
     skill, persona = read_system("\n".join(message.text for message in messages if message.role == "system"))
@@ -133,7 +165,7 @@ def _view(asked: _Request) -> View:
     return View(
         request=read_request(opening),
         persona=persona,
-        skill=learn(skill),
+        skill=learn(skill, base),
         pages=tuple(page for page in pages if page is not OTHER_PAGE),
         turns=turns,
         searches=sum(call.name == "search" for message in messages for call in message.calls),
