@@ -122,7 +122,7 @@ def test_rounds_leave_what_the_next_begins_with(finished: Finished) -> None:
     assert second.report.proposal_checkpoint == "simulated-shopper-1+r0"
     following = curriculum.load(first.folder / "curriculum.json")
     assert following == second.state
-    alphas = {row.chunk_id: row.alpha for row in first.lineage if row.round == 0 and row.selected}
+    alphas = {row.chunk_id: row.alpha or 0.0 for row in first.lineage if row.round == 0 and row.selected}
     assert {shown.chunk_id: shown.alpha for shown in second.state.chunks} == alphas
     assert {shown.chunk_id: shown.rho for shown in second.state.chunks} == curriculum.rho(alphas)
     assert online.read_rounds(bench.folder) == rounds
