@@ -8,7 +8,7 @@ from typing import Any
 from shopskill_lib.records import Language
 from shopskill_lib.simulated.casefile import Case, Exchange, Talk, Trial, arguments_of, trials
 from shopskill_lib.simulated.decisions import BUY, Call
-from shopskill_lib.simulated.diagnosis import Cause, Course, Evidence, next_action
+from shopskill_lib.simulated.diagnosis import Cause, Course, Evidence, as_list, next_action
 from shopskill_lib.simulated.lessons import Wording, join, names, opposite, render, topic, word
 from shopskill_lib.simulated.reading import read_page
 
@@ -60,12 +60,18 @@ UNCLEANED = 0.2
 TRIALS = 2
 """Repairs tried at most."""
 
+LONG = 9
+"""Actions after which a repair that has not ended is given up for another, where one is left."""
+
 _ALWAYS = {"en": "Always, whatever the request.", "zh": "任何需求都适用。"}
 _EXAMPLE = {"en": " It worked with {}.", "zh": "例如{}就是这样。"}
 
 
 def success(talk: Talk, case: Case) -> dict[str, Any]:
-    """Return the cards of a successful trajectory."""
+    """Return the cards of a successful trajectory; after the firewall's complaint the same ones in other words."""
+    if talk.complained:
+        kept = [_reworded(talk, case, card) for card in as_list(talk.handed_in.get("cards")) if isinstance(card, dict)]
+        return {"cards": [card for card in kept if card is not None]}
     course = Course(case, talk.draws)
     found = course.exercised()
     order = sorted(found, key=lambda name: talk.draws.uniform(f"order|{name}"))
@@ -90,15 +96,13 @@ def _success_card(talk: Talk, course: Course, name: str, evidence: Evidence) -> 
     if talk.happens(INCIDENTAL, f"incidental|{name}"):
         first = case.turns[0]
         evidence = Evidence(first.step, first.text.strip().partition("\n")[0] or first.action)
-    always = talk.happens(GENERALISED, f"generalised|{name}")
+    card = _success_texts(text, case.language)
+    if talk.happens(GENERALISED, f"generalised|{name}"):
+        card["applicable_when"] = _ALWAYS[case.language]
     title = case.outcome.purchase.title if case.outcome.purchase else ""
-    return {
-        "workflow_stage": text.stage,
-        "mechanism": text.mechanism,
-        "applicable_when": _ALWAYS[case.language] if always else text.when,
+    card["generalizable_lesson"] += _leak(talk, title, case.language, name)
+    return card | {
         "evidence": [{"step": evidence.step, "quote": evidence.quote}],
-        "decisive_behavior": text.steps[-1],
-        "generalizable_lesson": join(text.steps, case.language) + _leak(talk, title, case.language, name),
         "related_chunk_ids": _teaching(case, lesson),
         "confidence": round(0.5 + 0.45 * talk.draws.uniform(f"confidence|{name}"), 2),
     }
@@ -117,14 +121,49 @@ def _any(talk: Talk, choice: tuple[str, ...], decision: str) -> str:
 
 
 def _leak(talk: Talk, told: str, language: Language, decision: str) -> str:
-    """Return a remark that names a product, "" in most lessons; most are gone once the firewall has complained."""
+    """Return a remark that names a product, "" in most lessons."""
     if not told or not talk.happens(LEAKED, f"leaked|{decision}"):
         return ""
-    return (
-        ""
-        if talk.complained and not talk.happens(UNCLEANED, f"uncleaned|{decision}")
-        else _EXAMPLE[language].format(told)
-    )
+    return _EXAMPLE[language].format(told)
+
+
+def _reworded(talk: Talk, case: Case, lesson: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a lesson that the firewall sent back in words that name nothing; sometimes it stays as it was.
+
+    None for a lesson that cannot be put otherwise.
+    """
+    advice = str(lesson.get("corrective_procedure") or lesson.get("generalizable_lesson") or "")
+    if talk.happens(UNCLEANED, f"uncleaned|{advice}"):
+        return lesson
+    name = topic(advice)
+    if name is None:
+        return None
+    text = word(name, case.language, talk.draws.uniform)
+    if "corrective_procedure" in lesson:
+        return lesson | _failure_texts(text, case.language, rewrite=bool(lesson.get("target_chunk_id")))
+    return lesson | _success_texts(text, case.language)
+
+
+def _success_texts(text: Wording, language: Language) -> dict[str, Any]:
+    return {
+        "workflow_stage": text.stage,
+        "mechanism": text.mechanism,
+        "applicable_when": text.when,
+        "decisive_behavior": text.steps[-1],
+        "generalizable_lesson": join(text.steps, language),
+    }
+
+
+def _failure_texts(text: Wording, language: Language, *, rewrite: bool) -> dict[str, Any]:
+    return {
+        "workflow_stage": text.stage,
+        "failure_mechanism": text.failure,
+        "applicable_when": text.when,
+        "observable_trigger": text.trigger,
+        "corrective_procedure": join(text.steps, language),
+        "verification_step": text.check,
+        "proposed_content": render(text, language) if rewrite else None,
+    }
 
 
 def failure(talk: Talk, case: Case, offered: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
@@ -135,24 +174,46 @@ def failure(talk: Talk, case: Case, offered: dict[str, list[str]]) -> tuple[str,
         case: the failed trajectory.
         offered: tools on offer, with the labels that they take.
     """
+    if talk.complained:
+        return talk.tool, _diagnosis_again(talk, case)
     course, made = Course(case, talk.draws), trials(talk.calls)
     gold = _inspected(talk.calls)
     if gold is None and "inspect_gold" in offered and not talk.submitted:
         return "inspect_gold", {}
+    goes_on = not talk.submitted and _may_go_on(talk, made, offered)
+    if goes_on and made and made[-1].reward is None and (len(made[-1].actions) < LONG or len(made) >= TRIALS):
+        call = _step(talk, course, made, offered, gold or {})
+        return call.name, {"query" if call.name == "search" else "value": call.argument}
     causes = course.causes(gold or {})
     cause = causes[0] if causes else Cause("backtrack", "termination", case.turns[-1].step)
-    if talk.submitted or not _may_go_on(talk, made, offered):
-        return talk.tool, _diagnosis(talk, course, cause, made, gold or {})
-    if not made or made[-1].reward is not None:
-        return "replay_prefix", {"steps": 0 if made or _cheats(talk) else max(0, cause.step - 1)}
-    call = _step(talk, course, made, offered, gold or {})
-    return call.name, {"query" if call.name == "search" else "value": call.argument}
+    if goes_on:
+        return "replay_prefix", {"steps": _prefix(talk, course, cause, made)}
+    return talk.tool, _diagnosis(talk, course, cause, made, gold or {})
+
+
+def _prefix(talk: Talk, course: Course, cause: Cause, made: tuple[Trial, ...]) -> int:
+    """Return how many turns to replay: up to the divergence; from the start where a second try has other words."""
+    if _cheats(talk):
+        return 0
+    first = Trial(0, 0, True, (), (course.case.turns[0].text,), None, "")
+    query = next_action(course, first, made, (), search=True).argument
+    return 0 if made and query != course.first_query else max(0, cause.step - 1)
+
+
+def _diagnosis_again(talk: Talk, case: Case) -> dict[str, Any]:
+    """Return the diagnosis that the firewall sent back with its lesson in other words, or without it."""
+    given, lesson = talk.handed_in, talk.handed_in.get("deployable")
+    other = _reworded(talk, case, lesson) if isinstance(lesson, dict) else None
+    if other is None:
+        return given | {"status": "NO_PROPOSAL", "no_proposal_reason": "firewall", "deployable": None}
+    return given | {"deployable": other}
 
 
 def _inspected(calls: tuple[Exchange, ...]) -> dict[str, Any] | None:
-    """Return the wanted product; None before it was inspected."""
-    results = [made.result for made in calls if made.name == "inspect_gold" and made.result.startswith("{")]
-    return arguments_of(results[0]) if results else None
+    """Return the wanted product, {} where it could not be read; None before it was inspected."""
+    results = [arguments_of(made.result) for made in calls if made.name == "inspect_gold"]
+    known = [product for product in results if "title" in product]
+    return known[0] if known else {} if len(results) > 3 else None
 
 
 def _cheats(talk: Talk) -> bool:
@@ -203,11 +264,14 @@ def _diagnosis(
         text = word(_spoilt(talk, named), case.language, talk.draws.uniform)
         lesson = _failure_lesson(talk, case, text, _target(covered, harming), gold)
     status = "NO_PROPOSAL" if lesson is None else "PROPOSE_REWRITE" if lesson["target_chunk_id"] else "PROPOSE_ADD"
+    more: dict[str, Any] = {"suspected_harm": next(iter(harming), None)}
+    if reason == "environment_fault":
+        more["failure_surface"] = "environment"
     return {
         "status": status,
         "no_proposal_reason": reason,
         "covered_by": covered[0] if reason == "covered_by_skill" else None,
-        "audit": _audit(case, cause, named, made, repaired, gold) | {"suspected_harm": next(iter(harming), None)},
+        "audit": _audit(case, cause, named, made, repaired, gold) | more,
         "repair_trial": None if repaired is None else repaired.number,
         "deployable": lesson,
     }
@@ -237,16 +301,9 @@ def _target(covered: list[str], harming: list[str]) -> str | None:
 def _failure_lesson(talk: Talk, case: Case, text: Wording, target: str | None, gold: dict[str, Any]) -> dict[str, Any]:
     fields = ("asin", "title", "brand")
     told = str(gold.get(fields[int(talk.draws.uniform("leaked field") * 3) % 3], ""))
-    return {
-        "workflow_stage": text.stage,
-        "failure_mechanism": text.failure,
-        "applicable_when": text.when,
-        "observable_trigger": text.trigger,
-        "corrective_procedure": join(text.steps, case.language) + _leak(talk, told, case.language, "failure"),
-        "verification_step": text.check,
-        "target_chunk_id": target,
-        "proposed_content": render(text, case.language) if target else None,
-    }
+    lesson = _failure_texts(text, case.language, rewrite=target is not None) | {"target_chunk_id": target}
+    lesson["corrective_procedure"] += _leak(talk, told, case.language, "failure")
+    return lesson
 
 
 _WHY = {

@@ -5,6 +5,7 @@ The seed counts at a temperature above 0, less the turns so far, as the shopper'
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ BROKEN = 0.04
 """Share of submissions that break the tool's schema at first."""
 
 Act = tuple[str, dict[str, Any]]
+
+_AT_MOST = re.compile(r"(?:at most|最多写?) ?(\d{1,3}) ?(?:cards|张)", re.IGNORECASE)
 
 _WORDS = "Let me look at all of this once more before I hand anything in."
 
@@ -57,14 +60,14 @@ def _talk(asked: Request, role: str) -> Talk:
     """Return the conversation that a request carries."""
     noise = 0.0 if asked.episode is None else NOISE * asked.warmth
     work = hashlib.blake2b(f"{role}\n{asked.opening}".encode("utf-8", "replace"), digest_size=16).hexdigest()
-    bounds = [known.maxItems for known in asked.tool_properties[role].values() if known.maxItems is not None]
+    told = _AT_MOST.search(asked.system)
     return Talk(
         opening=asked.opening,
         system=asked.system,
         calls=exchanges(asked.messages),
         draws=Draws(work, asked.episode, noise),
         tool=role,
-        most=bounds[0] if bounds else None,
+        most=int(told[1]) if told else None,
     )
 
 

@@ -108,7 +108,7 @@ class Talk:
     tool: str
     """Name of the tool that hands the work in."""
     most: int | None
-    """Entries of its list at most; None where the tool sets no bound."""
+    """Entries of its list at most; None where nothing sets a bound."""
 
     @property
     def submitted(self) -> bool:
@@ -116,11 +116,15 @@ class Talk:
         return any(made.name == self.tool for made in self.calls)
 
     @property
-    def complained(self) -> int:
-        """Times that the firewall sent work back."""
-        return sum(
-            made.name == self.tool and arguments_of(made.result).get("type") == "firewall" for made in self.calls
-        )
+    def handed_in(self) -> dict[str, Any]:
+        """What was handed in last; {} before that."""
+        return next((made.arguments for made in reversed(self.calls) if made.name == self.tool), {})
+
+    @property
+    def complained(self) -> bool:
+        """Whether the firewall sent the last work back."""
+        last = next((made.result for made in reversed(self.calls) if made.name == self.tool), "")
+        return arguments_of(last).get("type") == "firewall"
 
     def happens(self, rate: float, decision: str) -> bool:
         """Tell whether something happens that has this rate."""

@@ -55,7 +55,6 @@ class Property(BaseModel):
     """An argument of a tool, as far as it bounds the answer."""
 
     enum: list[str] = []
-    maxItems: int | None = None  # noqa: N815 - the name in JSON schema
 
 
 class _Parameters(BaseModel):

@@ -20,6 +20,10 @@ GLANCE = 3
 """Results among which a product is found without reading on."""
 
 
+IN_TIME = 12
+"""Turns within which an order after a detour shows that somebody stops in time."""
+
+
 class Evidence(NamedTuple):
     """A step that shows a competence."""
 
@@ -74,6 +78,11 @@ class Course:
         """Turns with a search."""
         return tuple(turn for turn in self.acts if turn.verb == "search")
 
+    @property
+    def first_query(self) -> str:
+        """Words of the first search, "" without one."""
+        return self.searches[0].argument if self.searches else ""
+
     @cached_property
     def last_product(self) -> Turn | None:
         """Last turn on a product's page."""
@@ -122,7 +131,7 @@ class Course:
         return None
 
     def _price(self) -> Evidence | None:
-        """A variant found too dear and left, or a last look at a price that could have been too high."""
+        """A variant that was found too dear and not bought."""
         over = next((turn for turn in self.acts if turn.page.is_product and is_over(self.expert, turn.page)), None)
         last = self.last_product
         if over is None or last is None or over is last:
@@ -135,8 +144,9 @@ class Course:
         return None if turn is None else Evidence(turn.step, turn.action)
 
     def _stop(self) -> Evidence | None:
+        """An order soon after something had to be left."""
         last = self.case.turns[-1]
-        return Evidence(last.step, last.action) if self._backtrack() and len(self.case.turns) <= 12 else None
+        return Evidence(last.step, last.action) if self._backtrack() and len(self.case.turns) <= IN_TIME else None
 
     def causes(self, gold: dict[str, Any]) -> list[Cause]:
         """Return what went wrong, earliest first; empty where nothing can be told.
@@ -153,7 +163,21 @@ class Course:
                 found.append(Cause("price", "price_budget", last.step))
             if outcome.lost("r_type") or outcome.lost("r_att") or self._unoffered(last):
                 found.append(self._wrong_product(last, gold))
-        return sorted(found, key=lambda cause: cause.step)
+        return sorted((self._where_an_expert_differs(cause) for cause in found), key=lambda cause: cause.step)
+
+    def _where_an_expert_differs(self, cause: Cause) -> Cause:
+        """Return the cause at the first turn, from its own on, at which an expert would do something else."""
+        for turn in self.case.turns:
+            if turn.step >= cause.step and (turn.refused or self._expert_at(turn) != turn.action):
+                return cause._replace(step=turn.step)
+        return cause
+
+    def _expert_at(self, turn: Turn) -> str:
+        """Return what an expert would do at a turn who has seen the pages up to it."""
+        seen = pages([other.text for other in self.case.turns if other.step <= turn.step])
+        labels = tuple(line[2:] for line in turn.text.splitlines() if line.startswith("- "))
+        call = decide(self.view(seen, labels, search=turn.verb == "search", done=turn.step - 1))
+        return f"{call.name}[{call.argument}]"
 
     def _never_bought(self) -> Cause:
         """Everything was tried but the order."""
@@ -164,19 +188,18 @@ class Course:
     def _wrong_options(self, last: Turn) -> list[Cause]:
         """Values that were offered and wanted, and others chosen."""
         found = []
-        asked = self.course_without_persona
         for axis in last.page.axes:
             value = wanted_value(self.expert, last.page, axis)
             if not value or axis.chosen in (value, None):
                 continue
             clicks = [turn.step for turn in self.acts if turn.argument == f"{axis.name}={axis.chosen}"]
-            by_request = wanted_value(asked, last.page, axis) is not None
+            by_request = wanted_value(self.without_persona, last.page, axis) is not None
             surface = "variant_option" if by_request else "persona_preference"
             found.append(Cause("exact" if by_request else "persona", surface, clicks[-1] if clicks else last.step))
         return found
 
     @cached_property
-    def course_without_persona(self) -> View:
+    def without_persona(self) -> View:
         """The expert who knows only the request."""
         return Course(self.case._replace(persona=()), self.draws).expert
 
@@ -186,7 +209,7 @@ class Course:
 
     def _wrong_product(self, last: Turn, gold: dict[str, Any]) -> Cause:
         """Why a product was bought that lacks something: the persona, the query, the list, or nobody went back."""
-        has = frozenset(tokens(" ".join(map(str, [gold.get("title", ""), *_list(gold.get("attributes"))]))))
+        has = frozenset(tokens(" ".join(map(str, [gold.get("title", ""), *as_list(gold.get("attributes"))]))))
         words = last.page.items[0].words
         listed = [turn for turn in self.acts if self.case.gold in [item.asin for item in turn.page.items]]
         opened = next((turn for turn in reversed(self.openings) if turn.argument == self.case.gold), None)
@@ -194,17 +217,23 @@ class Course:
         unmet = [phrase for phrase in self.case.request.phrases if phrase.words <= has and not phrase.words <= words]
         if not unmet and any(wish.words <= has and not wish.words <= words for wish in self.case.persona):
             return Cause("persona", "persona_preference", chosen.step)
+        poor = next((turn for turn in self.searches if not self.says_all(turn.argument)), None)
+        if poor is not None and not self._found_at_once(poor):
+            return Cause("query", "search_recall", poor.step)
         if opened is not None:
             return Cause("compare", "product_detail", opened.step)
         if listed:
             return Cause("compare", "hard_constraint", listed[0].step)
-        poor = next((turn for turn in self.searches if not self.says_all(turn.argument)), None)
-        if poor is not None:
-            return Cause("query", "search_recall", poor.step)
         return Cause("backtrack", "termination", last.step)
 
+    def _found_at_once(self, search: Turn) -> bool:
+        """Tell whether the wanted product stood among the first results of a search."""
+        page = next((turn.page for turn in self.case.turns if turn.step > search.step), None)
+        return page is not None and self.case.gold in [item.asin for item in page.items[:GLANCE]]
 
-def _list(value: Any) -> list[Any]:
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list, empty for any other value."""
     return value if isinstance(value, list) else []
 
 

@@ -5,7 +5,7 @@ purpose; every rate is a constant here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -32,7 +32,7 @@ DOUBLED = 0.07
 APART = 0.12
 """Share of mechanisms that get a chunk of their own although another says the same."""
 
-SEEN_THROUGH = 0.25
+SEEN_THROUGH = 0.4
 """Share of useless and harmful mechanisms that the compiler leaves out."""
 
 WEAK = 0.5
@@ -120,11 +120,8 @@ def consolidate(talk: Talk) -> dict[str, Any]:
     """
     cards: list[Lesson] = models(talk.opening, "cards", Lesson)
     language = language_of("".join(card.advice for card in cards[:3]) or talk.system)
-    themes: dict[tuple[str, str, int], list[Lesson]] = defaultdict(list)
-    for card in sorted(cards, key=lambda card: card.card_id):
-        themes[_theme(talk, card)].append(card)
     clusters, left_out = [], []
-    for (name, stage, _), members in sorted(_split(talk, themes).items()):
+    for (name, stage, _), members in sorted(_themes(talk, cards).items()):
         why = _dismissal(talk, name, members)
         if why:
             left_out += [{"card_id": card.card_id, "reason": _SAID[language][why]} for card in members]
@@ -135,22 +132,24 @@ def consolidate(talk: Talk) -> dict[str, Any]:
     return {"clusters": clusters, "left_out": left_out}
 
 
-def _theme(talk: Talk, card: Lesson) -> tuple[str, str, int]:  # noqa: ARG001 - grouped with its fellows below
-    """Return what a card is grouped by: its topic, or its stage and similarity group; empty for an empty one."""
-    name = topic(card.advice)
-    if name is not None:
-        return name, card.workflow_stage, 0
-    return ("", "", 0) if not card.advice.strip() else (f"group {card.group}", card.workflow_stage, 0)
-
-
-def _split(talk: Talk, themes: dict[tuple[str, str, int], list[Lesson]]) -> dict[tuple[str, str, int], list[Lesson]]:
-    """Return the themes, some large ones in two."""
+def _themes(talk: Talk, cards: Sequence[Lesson]) -> dict[tuple[str, str, int], list[Lesson]]:
+    """Return the cards by topic, stage and part: some large topics come in two parts."""
+    whole: dict[tuple[str, str], list[Lesson]] = defaultdict(list)
+    for card in sorted(cards, key=lambda card: card.card_id):
+        whole[_topic(card), card.workflow_stage].append(card)
     found: dict[tuple[str, str, int], list[Lesson]] = defaultdict(list)
-    for (name, stage, _), members in themes.items():
+    for (name, stage), members in whole.items():
         apart = len(members) >= LARGE and talk.happens(SPLIT, f"split|{name}|{stage}")
         for card in members:
             found[name, stage, card.group % 2 if apart else 0].append(card)
     return found
+
+
+def _topic(card: Lesson) -> str:
+    """Return what a card speaks of: a lesson of the bank, else its similarity group; "" for one without text."""
+    if not card.advice.strip():
+        return ""
+    return topic(card.advice) or f"group {card.group}"
 
 
 def _dismissal(talk: Talk, name: str, members: list[Lesson]) -> str:
@@ -170,18 +169,19 @@ def _cluster(talk: Talk, language: Language, name: str, stage: str, members: lis
     typical = _typical([card.advice for card in members])
     lead = next(card for card in members if card.advice == typical)
     said = _SAID[language]
-    steps = list(own.steps) if own and talk.complained else list(split(typical))[:STEPS]
     targets = [card.target_chunk_id for card in members if card.target_chunk_id]
-    return {
-        "workflow_stage": stage,
-        "mechanism": lead.mechanism or (own.mechanism if own else lead.failure_mechanism) or steps[0],
-        "applicable_when": own.when if own and talk.complained else lead.applicable_when or steps[0],
-        "procedure": steps,
-        "verification": lead.verification_step or (own.check if own else said["check"]),
-        "common_failure": lead.failure_mechanism or (own.failure if own else said["failure"]),
-        "target_chunk_id": _typical(targets) if targets else None,
-        "card_ids": [card.card_id for card in members],
-    }
+    steps = list(split(typical))[:STEPS]
+    cluster = Cluster(
+        workflow_stage=stage,
+        mechanism=lead.mechanism or (own.mechanism if own else lead.failure_mechanism) or steps[0],
+        applicable_when=lead.applicable_when or steps[0],
+        procedure=steps,
+        verification=lead.verification_step or (own.check if own else said["check"]),
+        common_failure=lead.failure_mechanism or (own.failure if own else said["failure"]),
+        target_chunk_id=_typical(targets) if targets else None,
+    )
+    told = _reworded(cluster, own) if own and talk.complained else cluster
+    return told.model_dump() | {"card_ids": [card.card_id for card in members]}
 
 
 def _typical(texts: Sequence[str]) -> str:
@@ -217,14 +217,22 @@ def compile_skill(talk: Talk) -> dict[str, Any]:
         if why:
             left_out.append({"mechanism_id": mechanism.mechanism_id, "reason": said[why]})
             continue
-        alone = name is None or talk.happens(APART, f"apart|{mechanism.mechanism_id}")
-        kept[name or "", mechanism.mechanism_id if alone else ""].append(mechanism)
+        kept[name or "", _apart(talk, mechanism, name, kept)].append(mechanism)
     most = cap + (not talk.submitted and talk.happens(TOO_MANY, "too many"))
     groups = list(kept.values())
     for mechanism in (mechanism for group in groups[most:] for mechanism in group):
         left_out.append({"mechanism_id": mechanism.mechanism_id, "reason": said["full"]})
     chunks = [_chunk(talk, language, group, skill) for group in groups[:most]]
     return {"title": said["title"], "chunks": chunks, "left_out": left_out}
+
+
+def _apart(talk: Talk, mechanism: Mechanism, name: str | None, kept: Mapping[tuple[str, str], list[Mechanism]]) -> str:
+    """Return what tells a mechanism from others of its topic: "" as a rule; equal advice is never told apart."""
+    said = {group[0].advice: apart for (topic_, apart), group in kept.items() if topic_ == (name or "")}
+    if mechanism.advice in said:
+        return said[mechanism.advice]
+    alone = name is None or talk.happens(APART, f"apart|{mechanism.mechanism_id}")
+    return mechanism.mechanism_id if alone else ""
 
 
 def _cap(message: str) -> int:
