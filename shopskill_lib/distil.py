@@ -5,7 +5,7 @@ analyses belong to the latest call, so that cards of other prompts or of traject
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -61,24 +61,26 @@ class Analyses(tuple[Analysis, ...]):
 
     missing: tuple[str, ...]
     """Trajectories whose attempts are used up, and tasks without a trajectory."""
+    simulated: bool
+    """Whether policy or analyst is a program that stands in for a model."""
 
-    def __new__(cls, analyses: Sequence[Analysis], missing: Sequence[str]) -> "Analyses":
+    def __new__(cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool) -> "Analyses":
         """Sort the analyses by trajectory id."""
         made = super().__new__(cls, sorted(analyses, key=lambda analysis: analysis.trajectory_id))
-        made.missing = tuple(sorted(missing))
+        made.missing, made.simulated = tuple(sorted(missing)), simulated
         return made
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row a card, and one for a success without any."""
         columns = ["trajectory", "channel", "card", "status", "reason", "stage", "mechanism", "simulated"]
-        rows = [_row(analysis, card) for analysis in self for card in analysis.cards or (None,)]
+        rows = [[*_row(analysis, card), self.simulated] for analysis in self for card in analysis.cards or (None,)]
         return pd.DataFrame(rows, columns=columns)
 
     def summary(self) -> str:
         """Return how many trajectories gave how many cards, why failures proposed nothing, and what is missing."""
         cards = [card for analysis in self for card in analysis.cards]
-        simulated = "simulated: " if any(card.facts.simulated for card in cards) else ""
-        lines = [f"{simulated}{len(self)} trajectories analysed, {sum(card.eligible for card in cards)} cards"]
+        label = "simulated: " if self.simulated else ""
+        lines = [f"{label}{len(self)} trajectories analysed, {sum(card.eligible for card in cards)} cards"]
         for channel in get_args(Channel):
             own = [analysis for analysis in self if analysis.channel == channel]
             eligible = sum(card.eligible for analysis in own for card in analysis.cards)
@@ -96,12 +98,12 @@ class Analyses(tuple[Analysis, ...]):
 def _row(analysis: Analysis, card: Card | None) -> list[object]:
     """Return one line of the table."""
     if card is None:
-        return [analysis.trajectory_id, analysis.channel, None, None, None, None, None, None]
+        return [analysis.trajectory_id, analysis.channel, None, None, None, None, None]
     lesson, facts = card.deployable, card.facts
     mechanism = lesson.failure_mechanism if isinstance(lesson, FailureLesson) else lesson and lesson.mechanism
     stage = None if lesson is None else lesson.workflow_stage
     who = [analysis.trajectory_id, analysis.channel, card.card_id]
-    return [*who, facts.status, facts.reason, stage, mechanism, facts.simulated]
+    return [*who, facts.status, facts.reason, stage, mechanism]
 
 
 def collect(bench: Bench, skill: Skill) -> Analyses:
@@ -121,7 +123,8 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     scored = [(episode, tasks[episode.task_id]) for episode in rolled.scored]
     pairs = [(of_episode(episode, task, shown.hints), task) for episode, task in scored]
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
-    return Analyses(found, [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)])
+    unscored = [f"task {task_id} (no episode)" for task_id, _ in rolled.unscored]
+    return Analyses(found, [*found.missing, *unscored], found.simulated)
 
 
 def analyse(
@@ -296,7 +299,8 @@ class _Desk:
             analyst.model.close()
         known = _analyses(self.folder)
         missing = [job.trajectory.trajectory_id for job in jobs if job.identity not in known]
-        return Analyses([known[job.identity] for job in jobs if job.identity in known], missing)
+        simulated = analyst.model.identity.simulated or any(job.trajectory.simulated for job in jobs)
+        return Analyses((known[job.identity] for job in jobs if job.identity in known), missing, simulated)
 
     def _analyst(self) -> Analyst:
         given = self.settings

@@ -8,14 +8,17 @@ from typing import Any
 
 from scripted import Answer, Json, completion, scripted
 
+from shopskill_lib.agent import Agent, load_prompts
 from shopskill_lib.analysts import Analyst, load_texts
 from shopskill_lib.firewall import instance_of
 from shopskill_lib.records import Language, Product, Task
+from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.pages import BACK, BUY
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.skills import Chunk, Skill
 from shopskill_lib.trajectories import PARTS, Trajectory, Turn
+from shopskill_lib.workbench import Bench
 
 EMPTY = Skill(title="", chunks=())
 SKILL = Skill(
@@ -155,11 +158,11 @@ def diagnosis(language: str = "en", **change: Any) -> Json:
 
 def nothing(reason: str, **change: Any) -> Json:
     """A diagnosis that proposes nothing."""
-    fields = {"status": "NO_PROPOSAL", "no_proposal_reason": reason, "repair_trial": None, "deployable": None}
+    fields: Json = {"status": "NO_PROPOSAL", "no_proposal_reason": reason, "repair_trial": None, "deployable": None}
     return diagnosis(**fields, **change)
 
 
-def success_card(trajectory: Trajectory, language: str = "en", **change: Any) -> Json:
+def success_card(trajectory: Trajectory | None, language: str = "en", **change: Any) -> Json:
     """A valid success card, which quotes the first action."""
     texts = {"en": ("a query of all requirements", "Put every stated requirement into the first query."),
              "zh": ("搜索词写全了要求", "第一次搜索就把写明的要求都放进去。")}[language]  # fmt: skip
@@ -167,7 +170,7 @@ def success_card(trajectory: Trajectory, language: str = "en", **change: Any) ->
         "workflow_stage": "query",
         "mechanism": texts[0],
         "applicable_when": texts[0],
-        "evidence": [{"step": 1, "quote": str(trajectory.turns[0].action)[:12]}],
+        "evidence": [{"step": 1, "quote": "search[" if trajectory is None else str(trajectory.turns[0].action)[:12]}],
         "decisive_behavior": texts[0],
         "generalizable_lesson": texts[1],
         "related_chunk_ids": [],
@@ -209,3 +212,32 @@ def analyst(
 def lines(path: Path) -> list[str]:
     """Lines of a file; none without the file."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def pairs_of(shop: EmbeddedShop, count: int) -> list[tuple[Trajectory, Task]]:
+    """Failures that gave up after a search, and a success wherever the task's own words win, one a task."""
+    pairs = []
+    for task in itertools.islice(shop.catalogue.tasks.values(), count):
+        actions = won(shop, task) if int(task.task_id) % 2 else []
+        made = trajectory_of(shop, task, actions or [f"search[{task.visible_instruction}]"], f"t-{task.task_id}")
+        pairs.append((made, task))
+    return pairs
+
+
+def bench_of(shop: EmbeddedShop, folder: Path, **settings: Any) -> Bench:
+    """A bench whose policy nobody asks."""
+    given = Settings.of(
+        {"language": shop.catalogue.language, "author_model": "m", "author_checkpoint": "c", **settings}
+    )
+    return Bench(given, folder, Agent(scripted(), shop, load_prompts(shop.catalogue.language)), shop.catalogue)
+
+
+def author(body: Json) -> Answer:
+    """A stateless author: one success card; of a failure the home page replayed, then a slip."""
+    offered = [tool["function"]["name"] for tool in body["tools"]]
+    usage = {"prompt_tokens": sum(len(message["content"]) for message in body["messages"]) // 4, "completion_tokens": 9}
+    if offered == ["submit_success_cards"]:
+        return completion(("submit_success_cards", {"cards": [success_card(None)]}), usage=usage)
+    if any(message["role"] == "tool" for message in body["messages"]):
+        return completion(("submit_diagnosis", nothing("execution_slip")), usage=usage)
+    return completion(("replay_prefix", {"steps": 0}), usage=usage)

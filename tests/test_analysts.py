@@ -362,16 +362,13 @@ def test_pages_are_shortened_oldest_results_first_and_said(case: Case) -> None:
 def test_identity_is_what_an_analysis_depends_on(case: Case) -> None:
     author = Acting([])
 
-    def name(
-        skill: Skill = EMPTY, language: Language = "en", change: dict[str, Any] | None = None, **bounds: int
-    ) -> str:
-        who = analyst(author, language, skill, **bounds)
-        return who.identity(case.failed.model_copy(update=change or {}), "failure", {"task": "1"})
+    def name(skill: Skill = EMPTY, language: Language = "en", **bounds: int) -> str:
+        return analyst(author, language, skill, **bounds).identity(case.failed, "failure", {"task": "1"})
 
     others = {
         name(SKILL),
         name(language="zh"),
-        name(task_id="other"),
+        analyst(author).identity(case.success, "failure", {"task": "1"}),
         name(rounds=3),
         name(tokens=3),
         name(context_tokens=3000),

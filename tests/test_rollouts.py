@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Answer, FakeClock, Json, Script, Server, buyer, failure, scripted, serve
+from scripted import Answer, FakeClock, Json, Script, buyer, failure, scripted, serve
+from stopping import Child, Gate
 
 from shopskill_lib.agent import Agent, load_prompts
 from shopskill_lib.errors import InputError, Interrupted, OutputError, ParameterError, SetupError
@@ -23,7 +24,6 @@ from shopskill_lib.store import LOCK, Store, locked
 
 BARE = make_treatment("bare", ())
 SKILL = make_treatment("full", (Hint(id="check", text="核对规格 {page}"),))
-CHILD = Path(__file__).with_name("child.py")
 
 
 class Bench:
@@ -450,68 +450,25 @@ def test_outside_the_main_thread_signals_are_left_alone(en: EmbeddedShop, tmp_pa
 TASKS = 40
 
 
-class Gate:
-    """The shopper, who waits before its answer number `after` until the gate opens."""
-
-    def __init__(self, after: int) -> None:
-        self._places = iter(range(1, after))
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, body: Json) -> Answer:
-        if next(self._places, None) is None:
-            self.reached.set()
-            self.opened.wait(60)
-        return buyer(body)
-
-
-class Child:
-    """The command of `child.py` against a server of the test's own."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server, self.folder = server, folder
-
-    def start(self, run_dir: str = "run") -> "subprocess.Popen[bytes]":
-        place = [str(self.folder / run_dir), str(self.folder / "cache")]
-        return subprocess.Popen(
-            [sys.executable, str(CHILD), self.server.url, *place, str(TASKS)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    def finish(self, run_dir: str = "run") -> str:
-        with self.start(run_dir) as process:
-            out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        return out.decode()
-
-    def stop(self, number: signal.Signals, gate: Gate) -> tuple[int, str]:
-        """Start, send a signal when the gate is reached, and return exit code and message."""
-        with self.start() as process:
-            assert gate.reached.wait(60)
-            process.send_signal(number)
-            gate.opened.set()
-            _, err = process.communicate(timeout=60)
-        return process.returncode, err.decode()
-
-    def scored(self) -> dict[str, int]:
-        """Task -> turns of the episodes on disk."""
-        *lines, _ = (self.folder / "run" / "episodes" / "bare.jsonl").read_bytes().split(b"\n")
-        return {line["task_id"]: len(line["steps"]) for line in map(json.loads, lines)}
+def finished(folder: Path) -> dict[str, int]:
+    """Task -> turns of the episodes on disk."""
+    *lines, _ = (folder / "run" / "episodes" / "bare.jsonl").read_bytes().split(b"\n")
+    return {line["task_id"]: len(line["steps"]) for line in map(json.loads, lines)}
 
 
 @pytest.mark.parametrize("kill_after", [50, 100])
 def test_kill_9_loses_only_what_is_in_flight(tmp_path: Path, kill_after: int) -> None:
-    gate = Gate(kill_after)
+    gate = Gate(kill_after, buyer)
     with serve(gate) as server:
-        child = Child(server, tmp_path)
+        child = Child("child.py", server, tmp_path, TASKS)
         code, _ = child.stop(signal.SIGKILL, gate)
         assert code == -signal.SIGKILL
-        before = child.scored()
+        before = finished(tmp_path)
         lost = len(server.requests) - sum(before.values())
         assert 0 < len(before) < TASKS and 0 < lost <= 4 * 30
         server.requests.clear()
         assert f"over {TASKS} scored of {TASKS}" in child.finish()
-        after = child.scored()
+        after = finished(tmp_path)
         assert {task: after[task] for task in before} == before
         owed = {task: turns for task, turns in after.items() if task not in before}
         assert len(server.requests) == sum(owed.values())
@@ -521,14 +478,14 @@ def test_kill_9_loses_only_what_is_in_flight(tmp_path: Path, kill_after: int) ->
 
 
 def test_sigterm_finishes_what_is_in_flight_and_exits_75(tmp_path: Path) -> None:
-    gate = Gate(60)
+    gate = Gate(60, buyer)
     with serve(gate) as server:
-        child = Child(server, tmp_path)
+        child = Child("child.py", server, tmp_path, TASKS)
         code, message = child.stop(signal.SIGTERM, gate)
         assert code == 75 and "episodes still to run" in message and message.count("\n") == 1
-        assert len(server.requests) == sum(child.scored().values()) and len(child.scored()) < TASKS
+        assert len(server.requests) == sum(finished(tmp_path).values()) and len(finished(tmp_path)) < TASKS
         child.finish()
-        assert len(server.requests) == sum(child.scored().values())
+        assert len(server.requests) == sum(finished(tmp_path).values())
         child.finish("unbroken")
     assert timeless(tmp_path / "run") == timeless(tmp_path / "unbroken")
 
