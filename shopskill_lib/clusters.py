@@ -19,6 +19,9 @@ from shopskill_lib.skills import Skill
 
 Lesson = SuccessLesson | FailureLesson
 
+ANSWERED = 12
+"""Tokens of a card's id in a reply, about; ids may take half of the reply, texts the rest."""
+
 
 class ClusterDraft(Parts):
     """A cluster as the consolidator submits it."""
@@ -122,11 +125,12 @@ def _pack(desk: Desk, items: Sequence[_Item], skill: Skill) -> list[tuple[list[_
     """Return buckets of items by id with their group numbers: one bucket, or as many as the context asks for."""
     numbers = groups([passage_of(item.lesson) for item in items], desk.settings.language)
     room = desk.room("consolidate", {"skill": chunks_of(skill), "cards": []})
+    most = max(1, desk.settings.author_max_tokens // 2 // ANSWERED)
     buckets: list[list[int]] = [[]]
     left = room
     for place in sorted(range(len(items)), key=lambda place: (numbers[place], place)):
         weight = weigh(written({"": _entry(items[place], numbers[place])}))
-        if weight > left and buckets[-1]:
+        if buckets[-1] and (weight > left or len(buckets[-1]) == most):
             buckets.append([])
             left = room
         buckets[-1].append(place)
@@ -243,7 +247,9 @@ def passage_of(lesson: Lesson) -> Passage:
 
 
 def _entry(item: _Item, number: int) -> dict[str, Any]:
-    return {"card_id": item.item_id, "group": number, **item.lesson.model_dump(mode="json")}
+    """Return an item as the author reads it; `merged` is there when it stands for more than one card."""
+    merged = {"merged": len(item.cards)} if len(item.cards) > 1 else {}
+    return {"card_id": item.item_id, "group": number, **merged, **item.lesson.model_dump(mode="json")}
 
 
 def chunks_of(skill: Skill) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ class Settings(Record):
     """Name of the environment variable that holds the key; "" for none."""
     author_temperature: float = Field(0.6, ge=0.0)
     """Sampling temperature."""
-    author_max_tokens: int = Field(4096, ge=1)
+    author_max_tokens: int = Field(16_384, ge=1)
     """Longest reply, in tokens."""
     author_send_seed: bool = True
     """Whether calls carry their seed."""

@@ -131,11 +131,22 @@ def test_past_the_context_similar_cards_meet_in_buckets_and_clusters_merge(langu
     made = consolidate(desk(author, tmp_path, found, language, context_tokens=3000), "success", found, EMPTY)
     assert len(author.bodies) > 2
     assert all(weigh(body["messages"][1]["content"]) < 3000 for body in author.bodies)
-    assert any(entry["card_id"].startswith("cluster-") for body in author.bodies for entry in sections(body)["cards"])
+    entries = [entry for body in author.bodies for entry in sections(body)["cards"]]
+    merged = {entry["card_id"]: entry.get("merged", 1) for entry in entries}
+    assert sum(count for name, count in merged.items() if name.startswith("cluster-")) >= 72
+    assert all(count == 1 for name, count in merged.items() if name.startswith("card-"))
     assert sorted(name for cluster in made.clusters for name in cluster.card_ids) == sorted(c.card_id for c in found)
     assert len(made.clusters) == 3
     first = sections(author.bodies[0])["cards"]
     assert len({entry["group"] for entry in first}) < 9
+
+
+def test_cards_whose_ids_would_fill_the_reply_are_parted(tmp_path: Path) -> None:
+    found = [card("en", "query", "success", number) for number in range(25)]
+    author = Author()
+    made = consolidate(desk(author, tmp_path, found, author_max_tokens=240), "success", found, EMPTY)
+    assert [len(sections(body)["cards"]) for body in author.bodies] == [10, 10, 5, 3]
+    assert [len(cluster.card_ids) for cluster in made.clusters] == [25]
 
 
 def test_what_a_later_pass_leaves_out_is_accounted_for_by_card(tmp_path: Path) -> None:

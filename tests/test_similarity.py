@@ -37,9 +37,9 @@ def pairwise(labels: Sequence[int], truth: Sequence[str]) -> tuple[float, float]
 @pytest.mark.parametrize(
     ("language", "channel", "precision", "recall"),
     [
-        ("en", "success", 0.85, 0.7),
-        ("en", "failure", 0.5, 0.95),
-        ("zh", "success", 0.95, 0.9),
+        ("en", "success", 0.8, 0.45),
+        ("en", "failure", 0.65, 0.95),
+        ("zh", "success", 0.95, 0.6),
         ("zh", "failure", 0.95, 0.95),
     ],
 )
@@ -62,8 +62,8 @@ def test_success_and_failure_texts_of_one_mechanism_are_aligned(language: Langua
         pairs = align([success[n] for n in left], [failure[n] for n in right], language)
         right_ones = [names[left[a]] == others[right[b]] for a, b in pairs]
         hits, wrong, owed = hits + sum(right_ones), wrong + right_ones.count(False), owed + 6
-    assert wrong <= 0.02 * (hits + wrong)
-    assert hits >= 0.97 * owed
+    assert wrong == 0
+    assert hits >= 0.9 * owed
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
