@@ -125,6 +125,8 @@ def _write_records(order: Order) -> None:
 def _roll_out(order: Order, name: str) -> None:
     """Run what a notebook's gate still owes, the forecast said before."""
     bench = protocol.set_up(order.settings, order.run_dir)
+    if name == "04_gate_b":
+        bench = protocol.at_round(bench, order.settings.skill)
     plan, run_gate = ROLL_OUT[name]
     forecast = protocol.foresee(bench, plan(bench))
     sys.stderr.write(f"{name}: {forecast}\n")

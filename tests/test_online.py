@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite
 
-from shopskill_lib import compiler, curriculum, cycle, ledger, online, protocol
+from shopskill_lib import compiler, curriculum, cycle, ledger, online, protocol, tables
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
@@ -167,6 +167,17 @@ def test_retries_are_not_trained_on(bench: Bench) -> None:
 
 def with_(bench: Bench, **names: Any) -> Bench:
     return replace(bench, settings=bench.settings.model_copy(update=names))
+
+
+def test_tables_show_rounds_side_by_side(finished: Finished) -> None:
+    _, done = finished
+    assert tables.rounds(done).loc["groups"].tolist() == [16, 16]
+    texts = tables.alphas(done)
+    assert texts.index.is_unique
+    assert set(texts["status"]) >= {"selected"}
+    assert tables.rho(done).shape[1] == 2
+    assert set(tables.candidates(done).reset_index()["round"]) <= {0, 1}
+    assert tables.rounds(done).columns.name == "simulated"
 
 
 def test_a_finished_round_is_not_built_again(finished: Finished) -> None:
