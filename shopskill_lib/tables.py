@@ -1,7 +1,7 @@
 """Results -> rounded frames for notebooks: what a reader sees, and nothing that is not in the result."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -338,6 +338,38 @@ def _lesson(card: Card) -> SuccessLesson | FailureLesson:
     if card.deployable is None:
         raise ValueError(f"card {card.card_id} proposes nothing")
     return card.deployable
+
+
+def rounds(done: Sequence[Round]) -> pd.DataFrame:
+    """One column a round: funnel, sizes of the skill, checkpoint, internalization gap with its interval."""
+    return _labelled(_over(done, Round.to_frame).set_index("round").T, _simulated(done))
+
+
+def candidates(done: Sequence[Round]) -> pd.DataFrame:
+    """One row a candidate: the round that proposed it, estimate with interval, what the gate decided."""
+    return _labelled(_over(done, Round.candidates).set_index(["round", "candidate_id"]), _simulated(done))
+
+
+def alphas(done: Sequence[Round]) -> pd.DataFrame:
+    """One row a text and gate, the texts of one chunk one after the other: no row mixes texts."""
+    table = _over(done, Round.alphas).set_index(["chunk_id", "version_id", "round"]).sort_index()
+    return _labelled(table, _simulated(done))
+
+
+def rho(done: Sequence[Round]) -> pd.DataFrame:
+    """One row a chunk, one column a round: with which probability its groups were shown it."""
+    table = _over(done, Round.rho).pivot_table(index="chunk_id", columns="round", values="rho")
+    return _labelled(table, _simulated(done))
+
+
+def _simulated(done: Sequence[Round]) -> bool:
+    return any(one.report.simulated for one in done)
+
+
+def _over(done: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:
+    """Put the frames of one or more rounds under each other."""
+    frames = [frame(one) for one in done]
+    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True).round(DIGITS)
 
 
 def _labelled(table: pd.DataFrame, simulated: bool) -> pd.DataFrame:

@@ -114,7 +114,7 @@ class _Crew(Generic[J, A]):
             worker.result()
         for _, attempt in self._waiting:
             self._trade.keep(attempt)
-        if self._queue:
+        if self._stop.is_set():  # also with nothing left to do here: the caller has more
             raise Interrupted(
                 f"stopped on request with {len(self._queue)} {self._trade.unit[1]} still to run",
                 where=self._trade.place,

@@ -35,14 +35,15 @@ Keep a friendly tone.
 """
 SETTINGS = {
     "n_products": 2000,
-    "n_train": 24,
+    "n_train": 40,
     "n_val": 24,
     "n_test": 4,
     "max_steps": 12,
-    "n_groups": 8,
+    "n_groups": 16,
     "group_size": 2,
     "n_gap": 10,
     "rounds": 2,
+    "rollout_seed": 8,
 }
 RULE = online.Rule(resamples=200)
 

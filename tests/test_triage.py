@@ -74,7 +74,8 @@ def without(arm: RolloutSet, state_: str, **update: Any) -> RolloutSet:
     failure = Failure(kind="InfrastructureError", message="down")
     error = {"status": "error", "reward": None, "reward_detail": None, "ending": None, "error": failure, **update}
     episodes = {**arm.episodes, key: arm.episodes[key].model_copy(update=error)}
-    return replace(arm, episodes=episodes, **{state_: (key,)})
+    lists = {"owed": (), "missing": (), state_: (key,)}
+    return replace(arm, episodes=episodes, owed=lists["owed"], missing=lists["missing"])
 
 
 def test_a_success_needs_no_retry(group: triage.Group, arm: RolloutSet) -> None:
