@@ -80,8 +80,8 @@ class Draft(Record):
         added = sum(version.operation == "ADD" for version in self.versions)
         return (
             f"{'simulated: ' if self.simulated else ''}{len(behind)} of {len(self.account())} cards support "
-            f"{len(self.versions)} texts ({added} additions, {len(self.versions) - added} rewrites); the others are left "
-            "out with their reasons. Whether a text helps is for the gate to say."
+            f"{len(self.versions)} texts ({added} additions, {len(self.versions) - added} rewrites); the others are "
+            "left out with their reasons. Whether a text helps is for the gate to say."
         )
 
     def account(self) -> dict[str, str | LeftOut]:

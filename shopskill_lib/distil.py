@@ -93,7 +93,7 @@ class Analyses(tuple[Analysis, ...]):
         return "\n".join(lines)
 
     def example(self) -> Card | None:
-        """Return a card to look at: the verified repair of the fewest actions, else the first that proposes anything."""
+        """Return a card to look at: the verified repair of the fewest actions, else the first that proposes."""
         cards = [card for analysis in self for card in analysis.cards if card.eligible]
         repaired = [(card.facts.repair_actions, card.card_id, card) for card in cards if card.facts.repair_verified]
         return min(repaired)[2] if repaired else next(iter(cards), None)
@@ -107,7 +107,8 @@ class Analyses(tuple[Analysis, ...]):
         return (
             f"{label}{len(self)} trajectories gave {len(proposing)} cards of {tasks} tasks, "
             f"{sum(card.facts.repair_verified for card in proposing)} of them with a verified repair; "
-            f"{len(self.missing)} analyses are missing. No card is a claim yet: 02_compile merges them, 03_gate_a measures."
+            f"{len(self.missing)} analyses are missing. No card is a claim yet: "
+            "02_compile merges them, 03_gate_a measures."
         )
 
     def __str__(self) -> str:

@@ -298,8 +298,8 @@ def triage(rounds: Sequence[Round]) -> pd.DataFrame:
 
 def candidates(rounds: Sequence[Round]) -> pd.DataFrame:
     """Every candidate with what its gate said."""
-    table = pd.concat([done.candidates() for done in rounds]).set_index(["round", "candidate_id"])
-    return _labelled(table.round(DIGITS), _any_simulated(rounds))
+    table = _over(rounds, Round.candidates).set_index(["round", "candidate_id"])
+    return _labelled(table, _any_simulated(rounds))
 
 
 def effects(rounds: Sequence[Round]) -> pd.DataFrame:
@@ -312,17 +312,22 @@ def effects(rounds: Sequence[Round]) -> pd.DataFrame:
 
 def rho(rounds: Sequence[Round]) -> pd.DataFrame:
     """Probability with which the groups of each round were shown a chunk; empty where it was not in the skill."""
-    table = pd.concat([done.rho() for done in rounds])
-    wide = table.pivot(index="chunk_id", columns="round", values="rho").add_prefix("round ").round(2)
+    wide = _over(rounds, Round.rho).pivot(index="chunk_id", columns="round", values="rho").add_prefix("round ")
     return _labelled(wide, _any_simulated(rounds))
 
 
 def gaps(rounds: Sequence[Round]) -> pd.DataFrame:
     """One row a round: size of the skill, reward without (R_free) and with it (R_pair), and their difference G."""
-    table = pd.concat([done.to_frame() for done in rounds]).set_index("round")
     names = {"bare": "R_free", "full": "R_pair", "gap": "G", "ci_low": "G low", "ci_high": "G high"}
     columns = ["checkpoint", "chunks before", "chunks after", "retired", "looks", *names.values()]
-    return _labelled(table.rename(columns=names)[columns].round(DIGITS), _any_simulated(rounds))
+    table = _over(rounds, Round.to_frame).set_index("round").rename(columns=names)
+    return _labelled(table[columns], _any_simulated(rounds))
+
+
+def _over(rounds: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:
+    """Put the frames of one or more rounds under each other."""
+    frames = [frame(done) for done in rounds]
+    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True).round(DIGITS)
 
 
 def _any_simulated(rounds: Sequence[Round]) -> bool:
@@ -338,38 +343,6 @@ def _lesson(card: Card) -> SuccessLesson | FailureLesson:
     if card.deployable is None:
         raise ValueError(f"card {card.card_id} proposes nothing")
     return card.deployable
-
-
-def rounds(done: Sequence[Round]) -> pd.DataFrame:
-    """One column a round: funnel, sizes of the skill, checkpoint, internalization gap with its interval."""
-    return _labelled(_over(done, Round.to_frame).set_index("round").T, _simulated(done))
-
-
-def candidates(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a candidate: the round that proposed it, estimate with interval, what the gate decided."""
-    return _labelled(_over(done, Round.candidates).set_index(["round", "candidate_id"]), _simulated(done))
-
-
-def alphas(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a text and gate, the texts of one chunk one after the other: no row mixes texts."""
-    table = _over(done, Round.alphas).set_index(["chunk_id", "version_id", "round"]).sort_index()
-    return _labelled(table, _simulated(done))
-
-
-def rho(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a chunk, one column a round: with which probability its groups were shown it."""
-    table = _over(done, Round.rho).pivot_table(index="chunk_id", columns="round", values="rho")
-    return _labelled(table, _simulated(done))
-
-
-def _simulated(done: Sequence[Round]) -> bool:
-    return any(one.report.simulated for one in done)
-
-
-def _over(done: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:
-    """Put the frames of one or more rounds under each other."""
-    frames = [frame(one) for one in done]
-    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True).round(DIGITS)
 
 
 def _labelled(table: pd.DataFrame, simulated: bool) -> pd.DataFrame:
