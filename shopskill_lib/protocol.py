@@ -6,7 +6,7 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -217,8 +217,18 @@ def _refuse_too_few(bench: Bench, pairs: int) -> None:
 
 
 def _interventions(pool: Pool) -> list[dict[str, object]]:
-    """Describe the mask's columns."""
-    return [{**asdict(item), "title": pool.versions[item.intervention_id].title} for item in pool.interventions]
+    """Describe the mask's columns, as `sources.read_interventions` reads them."""
+    return [
+        {
+            "intervention_id": item.intervention_id,
+            "logical_chunk_id": item.slot,
+            "kind": item.kind,
+            "operation": item.operation,
+            "order": item.order,
+            "title": pool.versions[item.intervention_id].title,
+        }
+        for item in pool.interventions
+    ]
 
 
 def limited(bench: Bench, tasks: int) -> Bench:

@@ -7,6 +7,7 @@ import pytest
 from shopskill_lib import protocol
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.gates import read_observations
+from shopskill_lib.pools import Pool, Rewrite
 from shopskill_lib.records import Episode
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
@@ -90,3 +91,22 @@ def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None
     selected = protocol.write_selected(bench, ("price",)).read_text(encoding="utf-8")
     assert "simulated" in selected
     assert "equipped_reward" in protocol.gate_b(bench).read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_a_rewrite_shares_its_slot_in_the_files_that_the_gate_reads(bench: Bench) -> None:
+    """Versions of one slot are one family for the gate (I9, I18), not two chunks."""
+    rewrite = Rewrite(
+        candidate_id="candidate-1",
+        workflow_stage="query",
+        target_chunk_id="query",
+        title="Query",
+        reason="r",
+        content="Put all requirements into the query.",
+        evidence_card_ids=("card-1",),
+    )
+    pool = Pool(title="s", kind="current", chunks=protocol.pool_of(bench).chunks, candidates=(rewrite,))
+    at = replace(bench, pool=pool, folder=bench.folder.parent / "rewrite")
+    at.folder.mkdir()
+    pairs = read_observations(protocol.gate_a(at), at.folder / "interventions.json")
+    assert pairs.interventions == pool.interventions
+    assert [slot.versions for slot in pairs.slots] == [("query", "candidate-1"), ("price",)]
