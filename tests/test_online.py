@@ -1,6 +1,7 @@
 """Online rounds on a run folder: what triggers, what is trained on, gated and left behind, and stops in between."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -226,7 +227,8 @@ def test_bare_runs_are_of_the_gates_checkpoint(finished: Finished, origin: Path,
     _, (first, _) = finished
     trained = lines(first.folder / "episodes" / "bare.jsonl")
     assert {line["model"]["checkpoint"] for line in trained} == {"simulated-shopper-1+r0"}
-    (kept,) = online.rounds(copy(origin, tmp_path / "run", trainer="none", rounds=1), RULE)
+    untrained = copy(origin, tmp_path / "run", trainer="none", rounds=1, max_candidates=0)
+    (kept,) = online.rounds(untrained, RULE)
     assert kept.report.evaluation_checkpoint == "simulated-shopper-1"
     assert all("reused_from" in line for line in lines(kept.folder / "episodes" / "bare.jsonl"))
     assert not any("reused_from" in line for line in lines(kept.folder / "episodes" / "masked.jsonl"))
@@ -420,6 +422,13 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.002)
 
 
+def bought(folder: Path) -> set[str]:
+    """Whole lines of everything that a model was paid for, times included: an episode bought again has others."""
+    files = [*(folder / "episodes").glob("*.jsonl"), folder / "cards.jsonl", folder / "authored.jsonl"]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.exists()]
+    return {line for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")}
+
+
 STOPS = [
     ("given.json", signal.SIGKILL),
     ("episodes/group-0-0.jsonl", signal.SIGTERM),
@@ -446,7 +455,10 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
     process.send_signal(number)
     process.communicate()
     assert process.returncode == (75 if number == signal.SIGTERM else -signal.SIGKILL)
+    paid = bought(bench.folder / "online" / ".round_000.staging")
+    assert paid or stage == "given.json"
     online.rounds(bench, RULE)
+    assert bought(bench.folder / "online" / "round_000") >= paid
     mine, unbroken = state(bench.folder), state(finished[0].folder)
     assert mine.pop("ledger") == unbroken["ledger"][: len(ledger.read(bench.folder / ledger.FILE))]
     assert mine == {name: value for name, value in unbroken.items() if name.startswith("round_000/")}
@@ -455,7 +467,7 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
 def test_two_processes_do_not_write_at_once(bench: Bench) -> None:
     process = start(bench.folder)
     wait_for(bench.folder / "online" / ".round_000.staging" / "given.json", process)
-    with pytest.raises(OutputError, match="in use by process"):
+    with pytest.raises(OutputError, match=rf"^{re.escape(str(bench.folder / 'online'))}: .* in use by process"):
         online.rounds(bench, RULE)
     _, errors = process.communicate()
     assert process.returncode == 0, errors
