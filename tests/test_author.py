@@ -231,6 +231,17 @@ def test_every_imperfection_of_the_analysts_happens(studies: dict[str, Study], m
     assert any(one.diagnosis and one.diagnosis["repair_trial"] and not one.repaired for one in again)
 
 
+@pytest.mark.parametrize(("rate", "fault"), [("PROSE", "prose"), ("TWICE", "calls"), ("BROKEN", "schema")])
+def test_what_was_told_of_a_fault_is_heeded(
+    studies: dict[str, Study], rate: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("PROSE", "TWICE", "BROKEN"):
+        monkeypatch.setattr(author, other, float(other == rate))
+    loop = begin(opening(studies["en"].successes[0][1]), "en", 0)
+    loop.obtain("submit_success_cards")
+    assert loop.faults == [fault]
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_leak_is_mostly_gone_after_the_complaint(
@@ -391,6 +402,18 @@ def test_a_chunk_that_teaches_the_contrary_is_rewritten_and_one_that_says_it_mos
     assert "price" not in operations and len(made["left_out"]) == 1
 
 
+def test_equal_advice_never_becomes_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = word("price", "en", lambda _: 0.0)
+    cluster = {"workflow_stage": "variant", "mechanism": "m", "applicable_when": "w", "procedure": list(told.steps),
+               "verification": "v", "common_failure": "f", "target_chunk_id": None, "card_ids": ["c"]}  # fmt: skip
+    monkeypatch.setattr(merging, "APART", 1.0)
+    made, _ = compile_all(mechanisms_of([cluster, cluster]), "en", 6)
+    assert [len(chunk["mechanism_ids"]) for chunk in made["chunks"]] == [2]
+    other = cluster | {"procedure": list(word("price", "en", lambda _: 0.5).steps)}
+    made, _ = compile_all(mechanisms_of([cluster, other]), "en", 6)
+    assert [len(chunk["mechanism_ids"]) for chunk in made["chunks"]] == [1, 1]
+
+
 def test_cards_of_other_authors_are_grouped_by_their_words_or_their_group() -> None:
     texts = ["Type each requirement into the search box.", "Sing a song.", "Hum a tune.", "", "   "]
     cards = [
@@ -508,6 +531,14 @@ def test_a_message_without_its_sections_is_refused(role: str, text: str, named: 
     answer = respond(body([{"role": "user", "content": text}], [tool(role)], 0))
     assert answer.status == 400 and "section" in answer.body["error"]["message"]
     assert not (named and {"cards": ROLES[2], "limit": ROLES[3]}[named] == role) or named in str(answer.body)
+
+
+def test_a_trajectory_without_turns_is_refused(studies: dict[str, Study]) -> None:
+    text = opening(studies["en"].successes[0][1])
+    start = text.index("<trajectory>")
+    messages = [{"role": "user", "content": f"{text[:start]}<trajectory>\nnothing\n</trajectory>"}]
+    answer = respond(body(messages, [tool("submit_success_cards")], 0))
+    assert answer.status == 400 and "no turn" in answer.body["error"]["message"]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
