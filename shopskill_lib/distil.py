@@ -84,7 +84,7 @@ class Analyses(tuple[Analysis, ...]):
         for channel in get_args(Channel):
             own = [analysis for analysis in self if analysis.channel == channel]
             eligible = sum(card.eligible for analysis in own for card in analysis.cards)
-            lines.append(f"  {channel}: {len(own)} trajectories, {eligible} cards")
+            lines += [f"  {channel}: {len(own)} trajectories, {eligible} cards"] if own else []
         reasons = pd.Series([card.facts.reason for card in cards if card.facts.reason], dtype=str).value_counts()
         lines += [f"  nothing proposed, {reason}: {count}" for reason, count in reasons.items()]
         if self.missing:
@@ -191,7 +191,8 @@ def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, fo
         )
     skill = read_skill(Path(settings.seed_skill)) if settings.seed_skill else Skill(title="", chunks=())
     found = analyse_recordings(chosen, settings, skill, folder)
-    lines = [found.to_frame().drop(columns=["channel"]).to_string(index=False, na_rep="-"), found.summary()]
+    table = found.to_frame()[["trajectory", "card", "stage", "mechanism", "reason", "simulated"]]
+    lines = [table.map(lambda value: "-" if value is None else value).to_string(index=False), found.summary()]
     if chosen[0].reward is None:
         lines.append("outcome not recorded; taken as successful demonstrations")
     left_out = len(trajectories) - len(chosen)

@@ -106,8 +106,11 @@ class Diagnosis(Privileged):
                 raise ValueError("the reason covered_by_skill needs covered_by, the id of the chunk")
         elif self.deployable is None:
             raise ValueError(f"{self.status} needs deployable")
-        elif self.status == "PROPOSE_ADD" and self.deployable.target_chunk_id is not None:
-            raise ValueError("PROPOSE_ADD has no deployable.target_chunk_id; a new text for a chunk is PROPOSE_REWRITE")
+        elif self.status == "PROPOSE_ADD" and (self.deployable.target_chunk_id or self.deployable.proposed_content):
+            raise ValueError(
+                "PROPOSE_ADD has neither deployable.target_chunk_id nor deployable.proposed_content; a new text for a "
+                "chunk is PROPOSE_REWRITE"
+            )
         return self
 
 

@@ -282,6 +282,7 @@ def test_a_declared_chunk_must_exist(case: Case) -> None:
     [
         (diagnosis(deployable=None), "PROPOSE_ADD needs deployable"),
         (diagnosis(lesson={"target_chunk_id": "sizes"}), "PROPOSE_REWRITE"),
+        (diagnosis(lesson={"proposed_content": "a whole new text"}), "PROPOSE_REWRITE"),
         (nothing("execution_slip") | {"no_proposal_reason": None}, "NO_PROPOSAL needs no_proposal_reason"),
         (nothing("covered_by_skill"), "needs covered_by"),
         (diagnosis(audit={"earliest_divergence": {"step": 99, "why": "x"}}), "there is no turn 99"),

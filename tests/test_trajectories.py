@@ -35,8 +35,12 @@ def recording(
     name: str = "r-1", *, price: str = "20.0", last: str = "buy_now", said: str = "购买已完成。", **more: Any
 ) -> Json:
     detail = DETAIL.format(title="Veltra trail running jacket women", brand="Veltra", price=price)
-    steps = [("search_products", '{"query": "jacket 外套"}', HOME),
-             ("open_product", '{"asin": "812345678901"}', detail), ("select_option", '{"value": "L"}', detail), (last, "{}", said)]  # fmt: skip
+    steps = [
+        ("search_products", '{"query": "jacket 外套"}', HOME),
+        ("open_product", '{"asin": "812345678901"}', detail),
+        ("select_option", '{"value": "L"}', detail),
+        (last, "{}", said),
+    ]
     messages: list[Json] = [{"role": "system", "content": "s"}, {"role": "user", "content": "Instruction: a jacket"}]
     for number, (tool, arguments, answer) in enumerate(steps):
         messages += [*call(tool, number, arguments), {"role": "tool", "tool_call_id": f"c{number}", "content": answer}]
