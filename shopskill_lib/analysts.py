@@ -210,7 +210,7 @@ def success(
     findings = _scan_drafts(case, drafts)
     first, reasked = findings, bool(findings)
     if reasked:
-        talk.answer_last(firewall_answer(findings, analyst.language))
+        talk.remark(firewall_answer(findings, analyst.language))
         again = _resubmission(analyst, trajectory, talk, seed + REPAIRS + 1)
         drafts = drafts if again is None else again.cards
         findings = _scan_drafts(case, drafts)

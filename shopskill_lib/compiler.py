@@ -68,6 +68,22 @@ class Draft(Record):
     complaints: tuple[str, ...]
     """What the firewall sent back to the author."""
 
+    @property
+    def skill(self) -> Skill:
+        """Every new text as a chunk under the id of its version."""
+        chunks = tuple(Chunk(chunk_id=one.version_id, title=one.title, text=one.content) for one in self.versions)
+        return Skill(title="" if self.pool is None else self.pool.title, chunks=chunks)
+
+    def verdict(self) -> str:
+        """Return one sentence: how many cards became how many texts, and how many did not."""
+        behind = {source.card_id for version in self.versions for source in version.sources}
+        added = sum(version.operation == "ADD" for version in self.versions)
+        return (
+            f"{'simulated: ' if self.simulated else ''}{len(behind)} of {len(self.account())} cards support "
+            f"{len(self.versions)} texts ({added} additions, {len(self.versions) - added} rewrites); the others are "
+            "left out with their reasons. Whether a text helps is for the gate to say."
+        )
+
     def account(self) -> dict[str, str | LeftOut]:
         """Return card id -> the version that it supports, or where it was left out and why."""
         cards = {cluster.cluster_id: cluster.card_ids for cluster in self.clusters}

@@ -52,10 +52,6 @@ class Conversation:
         """Append what became of a call."""
         self.add(role="tool", tool_call_id=made.call_id, content=content)
 
-    def answer_last(self, content: str) -> None:
-        """Append what became of the call that stands last, as `obtain` leaves it."""
-        self.add(role="tool", tool_call_id=json.loads(self.messages[-1])["tool_calls"][0]["id"], content=content)
-
     def remark(self, content: str) -> None:
         """Answer the call that stands last (see `obtain`); where none does, append a user message."""
         calls = json.loads(self.messages[-1]).get("tool_calls")

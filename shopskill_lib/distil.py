@@ -23,6 +23,7 @@ from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost
 from shopskill_lib.records import Ending, Failure, ModelCall, Product, Record, Task
 from shopskill_lib.rollouts import Planned
+from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import parse_action
 from shopskill_lib.shops.protocol import Shop
@@ -91,6 +92,25 @@ class Analyses(tuple[Analysis, ...]):
             lines.append(f"Analyses missing: {', '.join(self.missing)}")
         return "\n".join(lines)
 
+    def example(self) -> Card | None:
+        """Return a card to look at: the verified repair of the fewest actions, else the first that proposes."""
+        cards = [card for analysis in self for card in analysis.cards if card.eligible]
+        repaired = [(card.facts.repair_actions, card.card_id, card) for card in cards if card.facts.repair_verified]
+        return min(repaired)[2] if repaired else next(iter(cards), None)
+
+    def verdict(self) -> str:
+        """Return one sentence: what was made of what, and what is missing."""
+        cards = [card for analysis in self for card in analysis.cards]
+        proposing = [card for card in cards if card.eligible]
+        label = "simulated: " if self.simulated else ""
+        tasks = len({card.facts.task_group_key for card in proposing})
+        return (
+            f"{label}{len(self)} trajectories gave {len(proposing)} cards of {tasks} tasks, "
+            f"{sum(card.facts.repair_verified for card in proposing)} of them with a verified repair; "
+            f"{len(self.missing)} analyses are missing. No card is a claim yet: "
+            "02_compile merges them, 03_gate_a measures."
+        )
+
     def __str__(self) -> str:
         return self.summary()
 
@@ -106,8 +126,33 @@ def _row(analysis: Analysis, card: Card | None) -> list[object]:
     return [*who, facts.status, facts.reason, stage, mechanism]
 
 
+def seed_skill(bench: Bench) -> Skill:
+    """Return the skill that the cold start begins with; without chunks when none is given."""
+    given = bench.settings.seed_skill
+    return read_skill(Path(given)) if given else Skill(title="", chunks=())
+
+
+def train_pairs(bench: Bench, skill: Skill) -> tuple[list[tuple[Trajectory, Task]], RolloutSet]:
+    """Roll the training tasks out, bare or with the seed skill in the prompt; return what was scored, with its tasks.
+
+    Raises:
+        Interrupted, SetupError, OutputError: see `rollouts.run`.
+    """
+    plan = plan_train(bench, skill)
+    rolled = protocol.roll_out(bench, plan, "cards")["train"]
+    planned = {one.task.task_id: one for one in plan}
+    chosen = [(episode, planned[episode.task_id]) for episode in rolled.scored]
+    return [(of_episode(episode, one.task, one.treatment.hints), one.task) for episode, one in chosen], rolled
+
+
+def plan_train(bench: Bench, skill: Skill) -> list[Planned]:
+    """List the training episodes, whose pages are kept for the analysts."""
+    shown = protocol.treatment("seed_skill", skill) if skill.chunks else protocol.BARE
+    return [Planned("train", task, 0, shown, keep_pages=True) for task in bench.tasks("train")]
+
+
 def collect(bench: Bench, skill: Skill) -> Analyses:
-    """Roll the training tasks out, bare or with the seed skill in the prompt, and analyse every trajectory.
+    """Roll the training tasks out and analyse every trajectory.
 
     Args:
         bench: the workbench.
@@ -116,15 +161,11 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     Raises:
         Interrupted, SetupError, OutputError: see `rollouts.run` and `analyse`.
     """
-    shown = protocol.treatment("seed_skill", skill) if skill.chunks else protocol.BARE
-    tasks = {task.task_id: task for task in bench.tasks("train")}
-    plan = [Planned("train", task, 0, shown, keep_pages=True) for task in tasks.values()]
-    rolled = protocol.roll_out(bench, plan, "cards")["train"]
-    scored = [(episode, tasks[episode.task_id]) for episode in rolled.scored]
-    pairs = [(of_episode(episode, task, shown.hints), task) for episode, task in scored]
+    pairs, rolled = train_pairs(bench, skill)
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
-    unscored = [f"task {task_id} (no episode)" for task_id, _ in rolled.unscored]
-    return Analyses(found, [*found.missing, *unscored], found.simulated)
+    return Analyses(
+        found, [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)], found.simulated
+    )
 
 
 def analyse(

@@ -92,7 +92,7 @@ class Inquiry:
 
     def again(self, findings: Sequence[Finding]) -> Diagnosis | None:
         """Return the diagnosis after the firewall's one re-ask; None when that brings nothing valid."""
-        self.talk.answer_last(firewall_answer(findings, self.language))
+        self.talk.remark(firewall_answer(findings, self.language))
         return self._ask([self._submission], self.rounds)[0]
 
     def _ask(self, tools: Sequence[Tool[Any]], number: int) -> tuple[Diagnosis | None, bool]:

@@ -44,6 +44,11 @@ def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: st
     return frozen
 
 
+def taken(folder: Path, name: str) -> int:
+    """Count the looks at a split's tasks: the run folder's gate of this name and those of its online rounds."""
+    return sum(len(_looks(path)) for path in (folder / name, *folder.glob(f"online/round_*/{name}")) if path.exists())
+
+
 def _looks(path: Path) -> list[dict[str, str]]:
     """Read the looks of a frozen gate."""
     try:

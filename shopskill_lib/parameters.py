@@ -22,6 +22,9 @@ Scalar = str | int | float | bool
 PATHS = ("observations", "interventions", *settings.PATHS)
 """Parameters that name a file: relative to where the command is typed, handed on relative to the run folder."""
 
+GATE_A = "03_gate_a"
+"""Where a run begins that is given its draft."""
+
 _KINDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -141,7 +144,8 @@ class Order:
         return {key: self._portable(key, value) for key, value in (self.known | self.given).items()}
 
     def _portable(self, name: str, value: Scalar) -> Scalar:
-        return os.path.relpath(str(value), self.run_dir) if name in PATHS and value else value
+        named = name in PATHS and value not in ("", settings.SHIPPED)
+        return os.path.relpath(str(value), self.run_dir) if named else value
 
 
 def read_order(parameters: Path, only: Sequence[str], overrides: Sequence[str], out: Path | None) -> Order:
@@ -165,6 +169,8 @@ def read_order(parameters: Path, only: Sequence[str], overrides: Sequence[str], 
     typed = dict(map(parse_override, overrides))
     check_parameters(typed, known, "-p")
     given |= typed
+    if given.get("draft") and not only:
+        chosen = {name: path for name, path in chosen.items() if name >= GATE_A}
     if given.get("observations") and len(chosen) > 1:
         raise ParameterError(
             "observations names one file, and several notebooks would read it",

@@ -184,6 +184,84 @@ def stages(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def support(table: pd.DataFrame) -> Figure:
+    """Draw what every version of a draft rests on (`tables.provenance`), cards by channel."""
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(table)), layout="constrained")
+        rows = np.arange(len(table))
+        done, failed = table["success cards"], table["failure cards"]
+        axes.barh(rows, done, color="#0b4f8a", edgecolor="black", lw=0.6, label="success cards")
+        axes.barh(rows, failed, left=done, color="#dddddd", ec="black", lw=0.6, hatch="//", label="failure cards")
+        axes.set_yticks(rows, [label(title, column) for title, column in zip(table["title"], table.index, strict=True)])
+        axes.invert_yaxis()
+        axes.set_xlabel("cards behind the text")
+        axes.set_title(f"{_simulated(table)}Support of every chunk of the draft")
+        axes.legend(loc="lower right")
+    return figure
+
+
+def effects(table: pd.DataFrame) -> Figure:
+    """Draw effects over gates (`tables.effects`): one row a text, one column a gate, the interval in each cell."""
+    cells = table.reset_index()
+    cells["gate"] = ["Gate A" if number == "-" else f"round {number}" for number in cells["round"]]
+    cells["text"] = list(zip(cells["chunk_id"], cells["version_id"], strict=True))
+    texts, gates = list(dict.fromkeys(cells["text"])), list(dict.fromkeys(sorted(cells["gate"])))
+    values = np.full((len(texts), len(gates)), np.nan)
+    places = [(texts.index(text), gates.index(gate)) for text, gate in zip(cells["text"], cells["gate"], strict=True)]
+    values[tuple(np.transpose(places))] = cells["alpha"].astype(float)
+    reach = float(np.nanmax(np.abs(values), initial=0.01))
+    with _style():
+        figure, axes = plt.subplots(figsize=(3.4 + 1.7 * len(gates), 1.4 + 0.3 * len(texts)), layout="constrained")
+        image = axes.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
+        for (row, column), words in zip(places, _effect_words(cells), strict=True):
+            dark = abs(values[row, column]) > 0.6 * reach
+            axes.text(column, row, words, ha="center", va="center", fontsize=6, color="white" if dark else "black")
+        axes.set_xticks(range(len(gates)), gates)
+        axes.set_yticks(
+            range(len(texts)), [_version(chunk, version, row) for row, (chunk, version) in enumerate(texts, 1)]
+        )
+        axes.grid(visible=False)
+        figure.colorbar(image, label="effect on reward", shrink=0.8)
+        axes.set_title(f"{_simulated(table)}Effect by gate, 95 % interval; * in the skill after it")
+    return figure
+
+
+def _effect_words(cells: pd.DataFrame) -> list[str]:
+    """Write each effect with its interval; nothing where a text was never shown."""
+    stars = np.where(cells["status"] == "selected", "*", "")
+    numbers = zip(cells["alpha"], cells["ci_low"], cells["ci_high"], stars, strict=True)
+    return [
+        "" if pd.isna(alpha) else f"{alpha:+.3f}{star}\n[{low:+.2f}, {high:+.2f}]" for alpha, low, high, star in numbers
+    ]
+
+
+def _version(chunk_id: str, version_id: str, column: int) -> str:
+    """Label a text: its chunk, and its version where it is another one than the first."""
+    return label(chunk_id, column) if chunk_id == version_id else f"{label(chunk_id, column)}, {version_id[-6:]}"
+
+
+def gaps(table: pd.DataFrame) -> Figure:
+    """Draw reward without and with the whole skill by round, their gap with its interval, and the skill's size."""
+    with _style():
+        figure, (rewards, gap, size) = plt.subplots(1, 3, figsize=(9.0, 2.8), layout="constrained")
+        rounds = table.index.to_numpy()
+        rewards.plot(rounds, table["R_free"], "o--", color="#555555", label="R_free, no skill")
+        rewards.plot(rounds, table["R_pair"], "s-", color="#0b4f8a", label="R_pair, whole skill")
+        rewards.set_ylabel("mean reward")
+        rewards.legend(fontsize="x-small")
+        reach = [table["G"] - table["G low"], table["G high"] - table["G"]]
+        gap.errorbar(rounds, table["G"], yerr=reach, fmt="o", color="black", capsize=3)
+        gap.axhline(0.0, color="black", lw=0.9)
+        gap.set_ylabel("gap G, 95 % bootstrap")
+        size.bar(rounds, table["chunks after"], color="#9db8d2", edgecolor="black")
+        size.set_ylabel("chunks after the gate")
+        for axes in (rewards, gap, size):
+            axes.set_xticks(rounds)
+            axes.set_xlabel("round")
+        figure.suptitle(f"{_simulated(table)}What the skill still adds, and its size")
+    return figure
+
+
 def _simulated(table: pd.DataFrame) -> str:
     """Return the title's first word where a table rests on simulated models."""
     return "simulated: " if table.columns.name == "simulated" else ""

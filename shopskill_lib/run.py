@@ -20,18 +20,16 @@ from typing import Any
 import pandas as pd
 import papermill
 
-from shopskill_lib import masks, protocol, report
+from shopskill_lib import distil, masks, protocol, report, workbench
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
-from shopskill_lib.files import write_bytes, write_json
+from shopskill_lib.files import read_bytes, write_bytes, write_json
 from shopskill_lib.folders import folder, project
 from shopskill_lib.parameters import Order, Scalar, notebooks, read_order
+from shopskill_lib.stages import STAGES
 
-ROLL_OUT = {
-    "03_gate_a": (protocol.plan_gate_a, protocol.gate_a),
-    "04_gate_b": (protocol.plan_gate_b, protocol.gate_b),
-}
-"""Notebook -> the plan it rests on, and the protocol that runs it."""
+COLD_START = ("cards.jsonl", "audit.jsonl", "analyses.json", "authored.jsonl")
+"""What the cold start leaves in a run folder: the same for every seed of masks, so bought once."""
 
 PACKAGES = ("jupyterlab", "papermill", "pandas", "numpy", "scipy", "statsmodels", "matplotlib", "seaborn", "nbval")
 
@@ -48,13 +46,19 @@ def execute(order: Order) -> Path:
     """
     run_dir = folder(str(order.run_dir))
     for name, path in order.chosen.items():
-        if name in ROLL_OUT and not order.given.get("observations"):
-            _roll_out(order, name)
-        _run_notebook(path, run_dir, {**order.for_notebook(name), "run_dir": "."})
+        if not order.given.get("observations"):
+            _work(order, name)
+        _run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
     _write_records(order)
-    done = [run_dir / path.name for path in _up_to_last(order).values() if (run_dir / path.name).exists()]
-    report.write(f"shopskill run {run_dir.name}", done, run_dir / "report.html")
-    return run_dir
+    place = _place(order, list(order.chosen)[-1])
+    done = [place / path.name for path in _up_to_last(order).values() if (place / path.name).exists()]
+    report.write(f"shopskill run {run_dir.name}", done, place / "report.html")
+    return place
+
+
+def _place(order: Order, name: str) -> Path:
+    """Return where a notebook's copy belongs: the run folder, or that of the online round which Gate B tests."""
+    return order.run_dir / str(order.given.get("skill", "")) if name == "04_gate_b" else order.run_dir
 
 
 def _up_to_last(order: Order) -> dict[str, Path]:
@@ -64,17 +68,26 @@ def _up_to_last(order: Order) -> dict[str, Path]:
 
 
 def pilot(order: Order, limit: int) -> str:
-    """Roll out Gate A for its first tasks only, and say what that cost and what the rest will.
+    """Roll out the first tasks of training and of Gate A only, and say what that cost and what the rest will.
 
-    The episodes are the full run's own: nothing is bought twice. No effect is estimated, so no look is taken.
+    The episodes are the full run's own: nothing is bought twice. No effect is estimated, so no look is taken. Before a
+    draft has been compiled, Gate A's part is its bare episodes.
     """
-    bench = protocol.set_up(order.settings, folder(str(order.run_dir)))
-    plan = protocol.plan_gate_a(protocol.limited(bench, limit))
-    masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
+    bench = workbench.set_up(order.settings, folder(str(order.run_dir)))
+    train, val = distil.plan_train(bench, distil.seed_skill(bench)), protocol.plan_bare(bench, "val")
+    if order.settings.draft or (bench.folder / protocol.DRAFT).exists():
+        bench = protocol.set_up(order.settings, bench.folder)
+        masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
+        val = protocol.plan_gate_a(bench)
     _write_records(order)
-    sets = protocol.roll_out(bench, plan, "gate_a")
-    rest = protocol.foresee(bench, protocol.plan_gate_a(bench))
-    return "\n".join([*map(str, sets.values()), f"Gate A in full: {rest}"])
+    plans = {"training": [] if order.settings.draft else train, "Gate A": val}
+    lines: list[str] = []
+    for plan in plans.values():
+        first = set(list(dict.fromkeys(planned.task.task_id for planned in plan))[:limit])
+        part = [planned for planned in plan if planned.task.task_id in first]
+        lines += map(str, protocol.roll_out(bench, part, "pilot").values()) if part else []
+    lines += [f"{name} in full: {protocol.foresee(bench, plan)}" for name, plan in plans.items() if plan]
+    return "\n".join(lines)
 
 
 def over_seeds(order: Order, seeds: Sequence[int]) -> str:
@@ -85,11 +98,19 @@ def over_seeds(order: Order, seeds: Sequence[int]) -> str:
         own: dict[str, Scalar] = {"mask_seed": seed, "analysis_seed": seed}
         if seed != seeds[0]:
             own["reuse_from"] = str(first)
+            _take_over(first, order.run_dir / f"seed_{seed}")
         place = execute(replace(order, given=order.given | own, run_dir=order.run_dir / f"seed_{seed}"))
         rows.append({"seed": seed, **_seed_row(place)})
     table = pd.DataFrame(rows).set_index("seed")
     write_bytes(order.run_dir / "seeds.csv", table.to_csv().encode())
     return f"{table.T.to_string()}\nreports: {order.run_dir}/seed_*/report.html"
+
+
+def _take_over(first: Path, place: Path) -> None:
+    """Copy the cold start of the first seed: masks and bootstrap have no part in it, and it has been paid for."""
+    for name in COLD_START:
+        if (first / name).exists() and not (place / name).exists():
+            write_bytes(folder(str(place)) / name, read_bytes(first / name))
 
 
 def _seed_row(place: Path) -> dict[str, object]:
@@ -122,25 +143,21 @@ def _write_records(order: Order) -> None:
     write_json(order.run_dir / "provenance.json", _provenance())
 
 
-def _roll_out(order: Order, name: str) -> None:
-    """Run what a notebook's gate still owes, the forecast said before."""
-    bench = protocol.set_up(order.settings, order.run_dir)
-    if name == "04_gate_b":
-        bench = protocol.at_round(bench, order.settings.skill)
-    plan, run_gate = ROLL_OUT[name]
-    forecast = protocol.foresee(bench, plan(bench))
-    sys.stderr.write(f"{name}: {forecast}\n")
-    if forecast.episodes:
-        _write_records(order)
-    run_gate(bench)
+def _work(order: Order, name: str) -> None:
+    """Do what a notebook rests on, what it will cost said before."""
+    stage = STAGES[name]
+    bench = stage.set_up(order.settings, order.run_dir)
+    sys.stderr.write(f"{name}: {stage.foresee(bench)}\n")
+    _write_records(order)
+    stage.work(bench, order.known | order.given)
 
 
-def _run_notebook(notebook: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
-    """Execute one notebook with the run folder as its working folder; the executed copy stays there.
+def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
+    """Execute one notebook with the run folder as its working folder; the executed copy stays in its place.
 
     A copy that stopped is kept beside the last good one, under another name.
     """
-    stopped = run_dir / f"{notebook.stem}.stopped.ipynb"
+    stopped = place / f"{notebook.stem}.stopped.ipynb"
     try:
         papermill.execute_notebook(
             str(notebook),
@@ -160,7 +177,7 @@ def _run_notebook(notebook: Path, run_dir: Path, parameters: Mapping[str, Scalar
             allowed=allowed,
             todo=f"{todo}; the cell stands in {stopped}, finished work is kept",
         ) from error
-    stopped.replace(run_dir / notebook.name)
+    stopped.replace(place / notebook.name)
 
 
 def _provenance() -> dict[str, object]:
@@ -185,7 +202,7 @@ def _parser() -> Parser:
     parser.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; default outputs/<PARAMS>")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="a run for each seed of masks and analysis")
-    parser.add_argument("--limit", type=int, metavar="N", help="roll out the first N tasks of Gate A only, as a pilot")
+    parser.add_argument("--limit", type=int, metavar="N", help="roll out the first N tasks only, as a pilot")
     parser.set_defaults(command=_run)
     return parser
 
@@ -211,7 +228,7 @@ def _answer(options: argparse.Namespace) -> str:
         raise ParameterError(
             f"--limit {options.limit} cannot be used " + ("so" if options.limit < 1 else "with --seeds or --only"),
             where="--limit",
-            allowed="a number of Gate A's tasks from 1, for one whole run",
+            allowed="a number of tasks from 1, for one whole run",
             todo="pilot that run first",
         )
     if len(set(seeds)) < len(seeds) or min(seeds, default=0) < 0:
@@ -232,6 +249,8 @@ def _answer(options: argparse.Namespace) -> str:
         if record:
             looks = f"looks so far: {len(record['looks'])}; last reason: {record['looks'][-1]['reason']}"
             lines += [record["verdict"], *(f"note: {note}" for note in record["notes"]), looks]
+    if "05_online" in order.chosen:
+        lines += [_record(path)["verdict"] for path in sorted(place.glob("online/round_*/round.json"))]
     return "\n".join([*lines, f"report: {place / 'report.html'}"])
 
 

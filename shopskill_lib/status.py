@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from shopskill_lib import protocol, rollouts
+from shopskill_lib import distil, protocol, rollouts, workbench
+from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
+from shopskill_lib.workbench import Bench
 
 RECENT = 50
 """Episodes whose pace the remaining time is estimated from."""
@@ -19,16 +21,26 @@ def report(run_dir: Path) -> str:
     Raises:
         InputError: the folder is no run, or its files are damaged.
     """
-    bench = protocol.set_up(Settings.of_run(run_dir), run_dir)
-    plans = {"val": protocol.plan_gate_a(bench)}
-    if (run_dir / protocol.SELECTED).exists():
-        plans["test"] = protocol.plan_gate_b(bench)
+    bench = workbench.set_up(Settings.of_run(run_dir), run_dir)
+    plans = _plans(bench)
     seed = bench.settings.rollout_seed
     sets = {split: rollouts.load(plan, bench.agent, run_dir, rollout_seed=seed) for split, plan in plans.items()}
     rows = [_row(split, arm) for split, arms in sets.items() for arm in arms.values()]
     table = pd.DataFrame(rows).set_index(["split", "arm"])
     label = "simulated " if bench.agent.model.identity.simulated else ""
-    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}"
+    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_rounds(run_dir)}"
+
+
+def _plans(bench: Bench) -> dict[str, list[Planned]]:
+    """Return the episodes of each split, as far as what they show is known by now."""
+    settings, folder = bench.settings, bench.folder
+    plans = {} if settings.draft else {"train": distil.plan_train(bench, distil.seed_skill(bench))}
+    plans["val"] = protocol.plan_bare(bench, "val")
+    if settings.draft or (folder / protocol.DRAFT).exists():
+        plans["val"] = protocol.plan_gate_a(protocol.set_up(settings, folder))
+    if (folder / protocol.SELECTED).exists() and protocol.read_selected(folder).chunks:
+        plans["test"] = protocol.plan_gate_b(bench)
+    return plans
 
 
 def _row(split: str, arm: RolloutSet) -> dict[str, object]:
@@ -45,6 +57,12 @@ def _row(split: str, arm: RolloutSet) -> dict[str, object]:
         "protocol faults": sum(episode.protocol_faults for episode in arm.scored),
         "invalid actions": sum(episode.invalid_actions for episode in arm.scored),
     }
+
+
+def _rounds(run_dir: Path) -> str:
+    """Say which online rounds are finished; one that is being built shows its own episodes when it is."""
+    done = [path.name for path in sorted((run_dir / protocol.ROUNDS).glob("round_*"))]
+    return f"\nonline rounds finished: {', '.join(done)}" if done else ""
 
 
 def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:

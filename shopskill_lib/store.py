@@ -18,6 +18,7 @@ from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.records import Episode, ModelCall, Reused
 
 LOCK = ".lock"
+CALLS = "calls.jsonl"
 
 _LINE: TypeAdapter[Episode | Reused] = TypeAdapter(Episode | Reused)
 
@@ -64,7 +65,7 @@ class Store:
     def append(self, episode: Episode, calls: Iterable[ModelCall]) -> None:
         """Add an attempt and what its calls cost; both are on disk on return."""
         with self._lock:
-            append_lines(self.run_dir / "calls.jsonl", calls)
+            append_lines(self.run_dir / CALLS, calls)
             append_lines(self._path(episode.arm), [episode])
 
     def point(self, arm: str, reused: Sequence[Stored]) -> None:
@@ -84,6 +85,11 @@ class Store:
 
     def _path(self, arm: str) -> Path:
         return self.run_dir / "episodes" / f"{arm.replace(':', '-')}.jsonl"
+
+
+def read_calls(run_dir: Path) -> list[ModelCall]:
+    """Return what every model call of a run folder cost, in the order they ended."""
+    return list(read_lines(run_dir / CALLS, ModelCall.model_validate_json))
 
 
 def best(attempts: Sequence[Stored]) -> Stored:

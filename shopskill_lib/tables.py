@@ -7,7 +7,10 @@ import pandas as pd
 
 from shopskill_lib.cards import STAGES, Analysis, Card, FailureLesson, SuccessLesson
 from shopskill_lib.comparison import Comparison
+from shopskill_lib.compiler import Draft
+from shopskill_lib.distil import Analyses
 from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
+from shopskill_lib.pools import CAP
 from shopskill_lib.records import ModelCall, total_usage
 from shopskill_lib.rounds import Round
 
@@ -124,7 +127,7 @@ def success(comparison: Comparison) -> pd.DataFrame:
     )
 
 
-def funnel(analyses: Sequence[Analysis], planned: int) -> pd.DataFrame:
+def funnel(analyses: Analyses, planned: int) -> pd.DataFrame:
     """From training rollouts to eligible cards: one row a step or a reason, in the order of the workflow."""
     successes = [analysis for analysis in analyses if analysis.channel == "success"]
     failures = [card.facts for card in _cards(analyses) if card.channel == "failure"]
@@ -142,10 +145,10 @@ def funnel(analyses: Sequence[Analysis], planned: int) -> pd.DataFrame:
         ("eligible failure cards", eligible["failure"], "go on to the compiler"),
     ]
     table = pd.DataFrame(rows, columns=["step", "count", "remark"]).set_index("step")
-    return _labelled(table, any(card.facts.simulated for card in _cards(analyses)))
+    return _labelled(table, analyses.simulated)
 
 
-def stages(analyses: Sequence[Analysis]) -> pd.DataFrame:
+def stages(analyses: Analyses) -> pd.DataFrame:
     """Eligible cards by workflow stage: how many, of how many tasks, how many repairs verified, how sure."""
     cards = [card for card in _cards(analyses) if card.eligible]
     rows = []
@@ -162,10 +165,10 @@ def stages(analyses: Sequence[Analysis]) -> pd.DataFrame:
                 "mean confidence": round(sum(sure) / len(sure), 2) if sure else None,
             }
         )
-    return _labelled(pd.DataFrame(rows).set_index("stage"), any(card.facts.simulated for card in cards))
+    return _labelled(pd.DataFrame(rows).set_index("stage"), analyses.simulated)
 
 
-def mechanisms(analyses: Sequence[Analysis], most: int = 12) -> pd.DataFrame:
+def mechanisms(analyses: Analyses, most: int = 12) -> pd.DataFrame:
     """Return the mechanisms that most cards name, as the analysts wrote them; similar ones are not merged yet."""
     cards = [card for card in _cards(analyses) if card.eligible]
     rows = [
@@ -181,7 +184,7 @@ def mechanisms(analyses: Sequence[Analysis], most: int = 12) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["mechanism", "channel", "stage", "task"])
     counted = table.groupby(["mechanism", "channel", "stage"])["task"].agg(cards="size", tasks="nunique").reset_index()
     top = counted.sort_values(["cards", "mechanism"], ascending=[False, True]).head(most).set_index("mechanism")
-    return _labelled(top, any(card.facts.simulated for card in cards))
+    return _labelled(top, analyses.simulated)
 
 
 def costs(calls: Sequence[ModelCall]) -> pd.DataFrame:
@@ -206,6 +209,131 @@ def costs(calls: Sequence[ModelCall]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index(["stage", "role"]) if rows else pd.DataFrame()
 
 
+def draft_steps(draft: Draft) -> pd.DataFrame:
+    """From cards to versions: one row a step of the compiler."""
+    eligible = {name for cluster in draft.clusters for name in cluster.card_ids}
+    early = [left for left in draft.left_out if left.step != "compilation"]
+    both = sum(len(one.channels) == 2 for one in draft.mechanisms)
+    rows = [
+        ("cards", len(draft.account()), "of all analyses"),
+        ("cards in clusters", len(eligible), f"the other {len(early)} stay in the ledger, each with its reason"),
+        ("clusters", len(draft.clusters), "one mechanism of one channel each"),
+        ("mechanisms", len(draft.mechanisms), f"clusters aligned over the channels; {both} known from both"),
+        ("versions", len(draft.versions), f"factors of the gate, at most {CAP} in a first draft"),
+    ]
+    return _labelled(pd.DataFrame(rows, columns=["step", "count", "remark"]).set_index("step"), draft.simulated)
+
+
+def draft_mechanisms(draft: Draft) -> pd.DataFrame:
+    """The mechanisms by priority: what supports each, and where it went."""
+    clusters = {cluster.cluster_id: cluster for cluster in draft.clusters}
+    went = {name: version.title for version in draft.versions for name in version.mechanism_ids}
+    went |= {left.item_id: f"left out: {left.reason}" for left in draft.left_out if left.step == "compilation"}
+    rows = [
+        {
+            "priority": one.priority,
+            "mechanism": clusters[one.cluster_ids[0]].mechanism,
+            "stage": one.workflow_stage,
+            "channels": " + ".join(one.channels),
+            "tasks": one.support_tasks,
+            "categories": one.categories,
+            "verified repairs": one.verified_repairs,
+            "reward lost": None if one.reward_lost is None else round(one.reward_lost, 2),
+            "went to": went[one.mechanism_id],
+        }
+        for one in draft.mechanisms
+    ]
+    return _labelled(pd.DataFrame(rows).set_index("priority"), draft.simulated)
+
+
+def provenance(draft: Draft) -> pd.DataFrame:
+    """The versions in the order of the prompt, and how much each rests on; `#` is the column of the mask."""
+    rows = [
+        {
+            "version": version.version_id,
+            "title": version.title,
+            "stage": version.workflow_stage,
+            "operation": version.operation,
+            "mechanisms": len(version.mechanism_ids),
+            "clusters": len(version.cluster_ids),
+            "success cards": sum(source.channel == "success" for source in version.sources),
+            "failure cards": sum(source.channel == "failure" for source in version.sources),
+            "steps cited": sum(len(source.steps) for source in version.sources),
+        }
+        for version in draft.versions
+    ]
+    table = pd.DataFrame(rows)
+    table.index = pd.RangeIndex(1, len(table) + 1, name="#")
+    return _labelled(table, draft.simulated)
+
+
+def sources(draft: Draft, most: int = 5) -> pd.DataFrame:
+    """The first sources of every version: the card, its trajectory, the steps it cites."""
+    rows = [
+        {
+            "title": version.title,
+            "card": source.card_id,
+            "channel": source.channel,
+            "trajectory": source.trajectory_id,
+            "steps": ", ".join(map(str, source.steps)),
+        }
+        for version in draft.versions
+        for source in version.sources[:most]
+    ]
+    return _labelled(pd.DataFrame(rows).set_index(["title", "card"]), draft.simulated)
+
+
+def left_out(draft: Draft) -> pd.DataFrame:
+    """What reached no version: how many cards or mechanisms, at which step, for which reason."""
+    counts = Counter((left.step, left.reason) for left in draft.left_out)
+    rows = [(step, reason, count) for (step, reason), count in counts.most_common()]
+    return _labelled(pd.DataFrame(rows, columns=["step", "reason", "count"]).set_index("step"), draft.simulated)
+
+
+def triage(rounds: Sequence[Round]) -> pd.DataFrame:
+    """What became of the groups, and of what they proposed: one column a round."""
+    table = pd.DataFrame({f"round {done.number}": done.report.funnel for done in rounds}).rename_axis("step")
+    return _labelled(table, _any_simulated(rounds))
+
+
+def candidates(rounds: Sequence[Round]) -> pd.DataFrame:
+    """Every candidate with what its gate said."""
+    table = _over(rounds, Round.candidates).set_index(["round", "candidate_id"])
+    return _labelled(table, _any_simulated(rounds))
+
+
+def effects(rounds: Sequence[Round]) -> pd.DataFrame:
+    """Every text that a gate measured, Gate A included (round -): effect, interval, decision."""
+    rows = [found.model_dump(exclude={"text", "text_sha256", "reason", "checkpoint"}) for found in rounds[-1].lineage]
+    table = pd.DataFrame(rows).astype({"rank": "Int64", "round": "Int64"}).set_index(["chunk_id", "version_id"])
+    table["rank"], table["round"] = (table[name].astype(object).fillna("-") for name in ("rank", "round"))
+    return _labelled(table.round(DIGITS), _any_simulated(rounds))
+
+
+def rho(rounds: Sequence[Round]) -> pd.DataFrame:
+    """Probability with which the groups of each round were shown a chunk; empty where it was not in the skill."""
+    wide = _over(rounds, Round.rho).pivot(index="chunk_id", columns="round", values="rho").add_prefix("round ")
+    return _labelled(wide, _any_simulated(rounds))
+
+
+def gaps(rounds: Sequence[Round]) -> pd.DataFrame:
+    """One row a round: size of the skill, reward without (R_free) and with it (R_pair), and their difference G."""
+    names = {"bare": "R_free", "full": "R_pair", "gap": "G", "ci_low": "G low", "ci_high": "G high"}
+    columns = ["checkpoint", "chunks before", "chunks after", "retired", "looks", *names.values()]
+    table = _over(rounds, Round.to_frame).set_index("round").rename(columns=names)
+    return _labelled(table[columns], _any_simulated(rounds))
+
+
+def _over(rounds: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:
+    """Put the frames of one or more rounds under each other."""
+    frames = [frame(done) for done in rounds]
+    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True).round(DIGITS)
+
+
+def _any_simulated(rounds: Sequence[Round]) -> bool:
+    return any(done.report.simulated for done in rounds)
+
+
 def _cards(analyses: Sequence[Analysis]) -> list[Card]:
     return [card for analysis in analyses for card in analysis.cards]
 
@@ -215,38 +343,6 @@ def _lesson(card: Card) -> SuccessLesson | FailureLesson:
     if card.deployable is None:
         raise ValueError(f"card {card.card_id} proposes nothing")
     return card.deployable
-
-
-def rounds(done: Sequence[Round]) -> pd.DataFrame:
-    """One column a round: funnel, sizes of the skill, checkpoint, internalization gap with its interval."""
-    return _labelled(_over(done, Round.to_frame).set_index("round").T, _simulated(done))
-
-
-def candidates(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a candidate: the round that proposed it, estimate with interval, what the gate decided."""
-    return _labelled(_over(done, Round.candidates).set_index(["round", "candidate_id"]), _simulated(done))
-
-
-def alphas(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a text and gate, the texts of one chunk one after the other: no row mixes texts."""
-    table = _over(done, Round.alphas).set_index(["chunk_id", "version_id", "round"]).sort_index()
-    return _labelled(table, _simulated(done))
-
-
-def rho(done: Sequence[Round]) -> pd.DataFrame:
-    """One row a chunk, one column a round: with which probability its groups were shown it."""
-    table = _over(done, Round.rho).pivot_table(index="chunk_id", columns="round", values="rho")
-    return _labelled(table, _simulated(done))
-
-
-def _simulated(done: Sequence[Round]) -> bool:
-    return any(one.report.simulated for one in done)
-
-
-def _over(done: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:
-    """Put the frames of one or more rounds under each other."""
-    frames = [frame(one) for one in done]
-    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True).round(DIGITS)
 
 
 def _labelled(table: pd.DataFrame, simulated: bool) -> pd.DataFrame:

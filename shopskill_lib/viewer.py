@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shopskill_lib.cards import Card
+from shopskill_lib.skills import Skill
 from shopskill_lib.trajectories import Trajectory, Turn
 
 LINES = 14
@@ -35,6 +36,17 @@ def card(shown: Card, trajectory: Trajectory) -> Html:
         f"<p><i>Facts of the program:</i></p>{_list(shown.facts.model_dump().items())}"
         f"<p><i>Cited steps:</i></p>{''.join(map(_turn, cited))}</div>"
     )
+
+
+def skill(shown: Skill, simulated: bool) -> Html:
+    """Show a skill as a policy reads it, chunk by chunk."""
+    label = "simulated " if simulated else ""
+    chunks = (
+        f"<p><b>{_text(chunk.title)}</b> <code>{_text(chunk.chunk_id)}</code></p>"
+        f"<pre style='white-space:pre-wrap'>{_text(chunk.text)}</pre>"
+        for chunk in shown.chunks
+    )
+    return Html(f"<div style='{_STYLE}'><p><b>{label}{_text(shown.title)}</b></p>{''.join(chunks)}</div>")
 
 
 def _turn(turn: Turn) -> str:

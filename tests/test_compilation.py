@@ -55,7 +55,7 @@ def many(language: Language = "en") -> list[Card]:
     return found[:17]
 
 
-def test_17_chunks_are_asked_again_and_then_cut_by_priority(tmp_path: Path) -> None:
+def test_I13_17_chunks_are_asked_again_and_then_cut_by_priority(tmp_path: Path) -> None:
     author = Author(clusters=[apart], skill=[distinct])
     draft = compiled(author, tmp_path, many())
     asked = author.asked("submit_skill")
@@ -196,7 +196,7 @@ def same_as_force(arguments: Json) -> None:
         (same_as_force, r"says the same as old", EQUAL),
     ],
 )
-def test_an_answer_against_the_rules_is_told_and_never_compiled(
+def test_I6_I12_an_answer_against_the_rules_is_told_and_never_compiled(
     change: Change, told: str, skill: Skill, tmp_path: Path
 ) -> None:
     author = Author(skill=[change])

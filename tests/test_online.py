@@ -172,13 +172,14 @@ def with_(bench: Bench, **names: Any) -> Bench:
 
 def test_tables_show_rounds_side_by_side(finished: Finished) -> None:
     _, done = finished
-    assert tables.rounds(done).loc["groups"].tolist() == [16, 16]
-    texts = tables.alphas(done)
-    assert texts.index.is_unique
+    assert tables.triage(done).loc["groups"].tolist() == [16, 16]
+    texts = tables.effects(done).reset_index()
+    assert not texts.duplicated(["chunk_id", "version_id", "round"]).any()
     assert set(texts["status"]) >= {"selected"}
     assert tables.rho(done).shape[1] == 2
     assert set(tables.candidates(done).reset_index()["round"]) <= {0, 1}
-    assert tables.rounds(done).columns.name == "simulated"
+    assert tables.gaps(done).index.tolist() == [0, 1]
+    assert tables.gaps(done).columns.name == "simulated"
 
 
 def test_a_finished_round_is_not_built_again(finished: Finished) -> None:

@@ -1,0 +1,53 @@
+"""The stages of a run, one a notebook: what each will ask of the models, and the work that it rests on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shopskill_lib import cold_start, online, protocol, workbench
+from shopskill_lib.settings import Settings
+from shopskill_lib.workbench import Bench
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What happens before a notebook is executed, in the process of `shopskill run`.
+
+    Attributes:
+        set_up: settings and run folder -> workbench.
+        foresee: what is still owed, in words.
+        work: buys it; takes the notebook's parameters as well. The notebook makes the same call and finds nothing owed.
+    """
+
+    set_up: Callable[[Settings, Path], Bench]
+    foresee: Callable[[Bench], object]
+    work: Callable[[Bench, Mapping[str, Any]], object]
+
+
+def rule_of(names: Mapping[str, Any]) -> online.Rule:
+    """Take the rule of the online gates among a notebook's names (`rule_of(globals())`)."""
+    return online.Rule(names["budget"] or None, names["resamples"], names["analysis_seed"], names["max_missing"])
+
+
+def _set_up_test(settings: Settings, folder: Path) -> Bench:
+    """Set up Gate B: at the run folder's checkpoint, or at that of an online round."""
+    return protocol.at_round(workbench.set_up(settings, folder), settings.skill)
+
+
+STAGES = {
+    "01_cards": Stage(workbench.set_up, cold_start.foresee, lambda bench, _: cold_start.collect(bench)),
+    "02_compile": Stage(workbench.set_up, cold_start.foresee_draft, lambda bench, _: cold_start.draft(bench)),
+    "03_gate_a": Stage(
+        protocol.set_up,
+        lambda bench: protocol.foresee(bench, protocol.plan_gate_a(bench)),
+        lambda bench, _: protocol.gate_a(bench),
+    ),
+    "04_gate_b": Stage(
+        _set_up_test,
+        lambda bench: protocol.foresee(bench, protocol.plan_gate_b(bench)),
+        lambda bench, _: protocol.gate_b(bench),
+    ),
+    "05_online": Stage(workbench.set_up, online.foresee, lambda bench, names: online.rounds(bench, rule_of(names))),
+}
+"""Notebook -> its stage, in the order they run."""
