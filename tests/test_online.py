@@ -172,7 +172,7 @@ def with_(bench: Bench, **names: Any) -> Bench:
 
 def test_tables_show_rounds_side_by_side(finished: Finished) -> None:
     _, done = finished
-    assert tables.triage(done).loc["groups"].tolist() == [16, 16]
+    assert list(tables.triage(done).loc["groups"]) == [16, 16]
     texts = tables.effects(done).reset_index()
     assert not texts.duplicated(["chunk_id", "version_id", "round"]).any()
     assert set(texts["status"]) >= {"selected"}
