@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite
+from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
 
-from shopskill_lib import compiler, curriculum, cycle, ledger, online, protocol, tables
+from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, protocol, tables
+from shopskill_lib.cards import Card, Facts
+from shopskill_lib.clusters import LeftOut
+from shopskill_lib.compiler import Draft
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
@@ -27,6 +30,29 @@ from shopskill_lib.workbench import Bench
 
 CHILD = Path(__file__).with_name("rounds_child.py")
 
+
+CARD = Card(
+    card_id="card-1",
+    source_trajectory_id="t-1",
+    channel="failure",
+    facts=Facts(
+        status="NO_PROPOSAL",
+        reason="execution_slip",
+        covered_by=None,
+        surface=None,
+        repair_verified=False,
+        repair_actions=None,
+        steps=(1,),
+        reward=0.0,
+        reward_lost=1.0,
+        confidence=None,
+        task_group_key="k",
+        category_key=None,
+        reasked=False,
+        simulated=True,
+    ),
+    deployable=None,
+)
 
 Finished = tuple[Bench, tuple[Round, ...]]
 
@@ -323,6 +349,46 @@ def test_ledger_tells_what_became_of_every_candidate(bench: Bench, monkeypatch: 
 
 def before_round_0(bench: Bench) -> Skill:
     return protocol.read_selected(bench.folder)
+
+
+def test_the_cold_start_is_in_the_ledger_once(bench: Bench) -> None:
+    """Proposals of the compiled draft, then what Gate A found of each; a shipped draft was proposed by nobody."""
+    chronicle.record_cold_start(bench)
+    theirs = ledger.read(bench.folder / ledger.FILE)
+    assert {getattr(event.payload, "candidate_id", "") for event in theirs} == {None}
+    (bench.folder / ledger.FILE).unlink()
+    pool = protocol.read_draft(bench.settings, bench.folder)
+    compiled = Draft(
+        origin="cold_start",
+        language="en",
+        simulated=True,
+        pool=pool,
+        versions=tuple(version(add(chunk.text, chunk.chunk_id), CARD) for chunk in pool.chunks),
+        clusters=(),
+        mechanisms=(),
+        left_out=(LeftOut(item_id="card-9", step="analysis", reason="firewall"),),
+        complaints=(),
+    )
+    (bench.folder / "draft.json").write_text(compiled.model_dump_json(), encoding="utf-8")
+    for _ in range(2):
+        chronicle.record_cold_start(with_(bench, draft=""))
+    events = ledger.read(bench.folder / ledger.FILE)
+    found = {row.candidate_id: row for row in ledger.proposals(events)}
+    gate = {row["intervention_id"]: row for row in document(bench.folder / "gate_a.json")["factors"]}
+    assert {name: row.validation_result for name, row in found.items()} == {k: v["status"] for k, v in gate.items()}
+    assert {(row.stage, row.round, row.proposal_checkpoint) for row in found.values()} == {
+        ("cold_start", None, "simulated-shopper-1")
+    }
+    assert [event.reason for event in events if isinstance(event, ledger.WasLeftOut)] == ["analysis: firewall"]
+
+
+def test_rounds_in_chinese(tmp_path: Path) -> None:
+    bench = gated(tmp_path / "run", language="zh", rounds=1)
+    (first,) = online.rounds(bench, RULE)
+    assert first.report.funnel["analysed"] + first.report.funnel["deficits"] == first.report.funnel["all wrong"]
+    candidates = document(first.folder / "draft.json")["pool"]["candidates"]
+    assert candidates
+    assert all("适用：" in one["content"] for one in candidates)
 
 
 def test_evidence_that_may_not_be_proposed_stays_in_the_ledger(bench: Bench) -> None:
