@@ -148,7 +148,8 @@ def _work(order: Order, name: str) -> None:
     stage = STAGES[name]
     bench = stage.set_up(order.settings, order.run_dir)
     sys.stderr.write(f"{name}: {stage.foresee(bench)}\n")
-    _write_records(order)
+    if not (order.run_dir / "params.json").exists():
+        _write_records(order)
     stage.work(bench, order.known | order.given)
 
 

@@ -114,7 +114,7 @@ def test_plain_papermill_runs_a_notebook_on_a_file(finished: Path, tmp_path: Pat
 
 
 def test_two_seeds_buy_cold_start_and_bare_runs_once(finished: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished, tmp_path / "seed_0")
+    shutil.copytree(finished, tmp_path / "seed_0", ignore=shutil.ignore_patterns("online"))
     done = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--seeds", "0", "1")
     assert done.returncode == 0, done.stderr
     assert "chunk-" in done.stdout
@@ -170,9 +170,9 @@ def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
     assert record(place / "gate_b.json")["looks"]
     executed = (place / "04_gate_b.ipynb").read_text(encoding="utf-8")
     assert "looks at test so far: 2" in executed
-    assert {name: digest for name, digest in hashes(finished).items() if name in before} == before | {
-        "params.json": hashes(finished)["params.json"]
-    }
+    grown = {"params.json", *(f"online/round_000/{name}.jsonl" for name in ("calls", "episodes/bare"))}
+    after = hashes(finished)
+    assert {name for name in before if after[name] != before[name]} == grown
 
 
 def test_a_given_draft_begins_at_gate_a(tmp_path: Path) -> None:
