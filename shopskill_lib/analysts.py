@@ -35,7 +35,7 @@ from shopskill_lib.submissions import (
 from shopskill_lib.text import estimated_tokens, ngram_similarity, normalise, task_key
 from shopskill_lib.trajectories import Trajectory
 
-ANALYSTS_VERSION = "shopskill-analysts-v1"
+ANALYSTS_VERSION = "shopskill-analysts-v2"
 """Version of messages, tools, checks and verdicts."""
 
 _PLACEHOLDERS: dict[str, set[str]] = {"success": {"max_cards"}, "failure": set()}
