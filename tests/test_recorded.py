@@ -98,6 +98,13 @@ def test_pages_are_read_as_our_own() -> None:
     assert read_page(NORDA_44.partition(', "43"')[0]).axes == ()
 
 
+@pytest.mark.parametrize("offered", ["[1]", "null", '{"Size": 4}', "{", "[" * 100_000])
+def test_a_page_of_another_form_has_no_axes(offered: str) -> None:
+    text = f"{MARK}page_type: product_detail\nasin: {NORDA}\nselected_options: {offered}\navailable_options: {offered}"
+    page = read_page(text)
+    assert page.is_product and page.axes == () and page.price is None
+
+
 @pytest.mark.parametrize(
     ("action", "done"),
     [

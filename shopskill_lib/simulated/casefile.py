@@ -16,7 +16,7 @@ from shopskill_lib.records import Language
 from shopskill_lib.simulated.chat import Message
 from shopskill_lib.simulated.decisions import Draws
 from shopskill_lib.simulated.lessons import language_of
-from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, read_request, read_system
+from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, json_object, read_request, read_system
 from shopskill_lib.simulated.recorded import MARK, read_action, read_page, spoken
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -124,7 +124,7 @@ class Talk:
     def complained(self) -> bool:
         """Whether the firewall sent the last work back."""
         last = next((made.result for made in reversed(self.calls) if made.name == self.tool), "")
-        return arguments_of(last).get("type") == "firewall"
+        return json_object(last).get("type") == "firewall"
 
     def happens(self, rate: float, decision: str) -> bool:
         """Tell whether something happens that has this rate."""
@@ -263,20 +263,11 @@ def exchanges(messages: Sequence[Message]) -> tuple[Exchange, ...]:
     for message in messages:
         for made in message.calls:
             waiting.append(len(found))
-            found.append(Exchange(made.name, arguments_of(made.arguments), ""))
+            found.append(Exchange(made.name, json_object(made.arguments), ""))
         if message.role == "tool" and waiting:
             place = waiting.pop(0)
             found[place] = found[place]._replace(result=message.text)
     return tuple(found)
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """Return the JSON object that a text is; empty for any other text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def trials(calls: Sequence[Exchange]) -> tuple[Trial, ...]:
@@ -311,7 +302,7 @@ def _continued(trial: Trial, action: tuple[str, str], head: dict[str, Any], page
 def _answer(result: str) -> tuple[dict[str, Any], str]:
     """Return the first line of a tool's answer as an object, {} for another, and what follows."""
     line, _, rest = result.partition("\n")
-    return arguments_of(line), rest.removeprefix("\n")
+    return json_object(line), rest.removeprefix("\n")
 
 
 def pages(texts: Sequence[str]) -> tuple[Page, ...]:

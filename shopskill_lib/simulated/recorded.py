@@ -4,13 +4,12 @@ The form is that of environment ``shopsimulator-environment-v2.1``. What is read
 shopper meets no such page.
 """
 
-import json
 import re
 from collections.abc import Sequence
 
 from shopskill_lib.simulated import reading
 from shopskill_lib.simulated.decisions import BACK, BUY, NEXT, PREVIOUS
-from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, read_item
+from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, json_object, read_item
 from shopskill_lib.text import tokens
 
 MARK = "[SHOPPING_OBSERVATION_V2]\n"
@@ -40,12 +39,13 @@ def read_page(text: str) -> Page:
 
 
 def _axes(told: dict[str, str]) -> tuple[Axis, ...]:
-    """Return the axes of a page; () where its JSON was cut off."""
-    try:
-        offered, chosen = (json.loads(told.get(f"{name}_options", "{}")) for name in ("available", "selected"))
-    except ValueError:
-        return ()
-    return tuple(Axis(axis, tuple(values), chosen.get(axis)) for axis, values in offered.items())
+    """Return the axes of a page; () where its JSON was cut off or is of another form."""
+    offered, chosen = (json_object(told.get(f"{name}_options", "")) for name in ("available", "selected"))
+    return tuple(
+        Axis(axis, tuple(map(str, values)), str(chosen[axis]) if axis in chosen else None)
+        for axis, values in offered.items()
+        if isinstance(values, list)
+    )
 
 
 def read_action(action: str, text: str, page: Page) -> tuple[str, str] | None:
