@@ -81,14 +81,14 @@ def run(seed: int, n_val: int) -> None:
     print(f"\nsimulated, seed {seed}: Gate A on {n_val} tasks")
     bench = gate_a(folder, n_val, seed)
     done = online.rounds(bench, online.Rule(resamples=1000), train)
-    print(tables.rounds(done).to_string())
+    print(f"{tables.triage(done).to_string()}\n{tables.gaps(done).to_string()}")
     print("\ncompetences of each round's checkpoint:\n" + competences(done).to_string())
     print("\nwhat the skill after each round helps:")
     for one in done:
         skill, gone = protocol.read_selected(one.folder), ", ".join(one.report.retired) or "nothing"
         print(f"  {one.number}: {spoken(skill)}; retired {gone}")
     print("\nalpha by chunk, text and round:")
-    table = tables.alphas(done).reset_index()
+    table = pd.concat([one.alphas() for one in done])
     texts = table.pivot_table(index=["chunk_id", "version_id"], columns="round", values="alpha")
     print(texts.round(3).to_string(na_rep="-"))
     print("\ncandidates:\n" + tables.candidates(done).drop(columns=["ci_low", "ci_high"]).to_string())

@@ -1,6 +1,7 @@
 """Cold start of a run folder: training trajectories -> cards -> a draft (METHOD M5-M16)."""
 
 from shopskill_lib import compiler, distil, protocol, workbench
+from shopskill_lib.cards import Card
 from shopskill_lib.compiler import Draft
 from shopskill_lib.distil import Analyses
 from shopskill_lib.errors import InputError
@@ -21,7 +22,7 @@ def collect(bench: Bench) -> Analyses:
 
 def foresee_draft(bench: Bench) -> str:
     """Say what the compiler will be asked."""
-    eligible = sum(card.eligible for card in distil.read_cards(bench.folder))
+    eligible = sum(card.eligible for card in _cards(bench))
     return f"{eligible} cards to consolidate and compile by {bench.settings.author_model}"
 
 
@@ -31,20 +32,14 @@ def draft(bench: Bench) -> Draft:
     Raises:
         InputError: 01_cards has not been run here.
     """
-    if not (bench.folder / distil.CARDS).exists():
-        raise InputError(
-            "there are no cards here",
-            where=str(bench.folder / distil.CARDS),
-            allowed="a run folder in which 01_cards has run",
-            todo="run 01_cards first",
-        )
+    cards = _cards(bench)
     skill = distil.seed_skill(bench)
     pairs, _ = distil.train_pairs(bench, skill)
     author = workbench.connect_to(workbench.endpoint(bench.settings, "author"))
     try:
         return compiler.build(
             author,
-            distil.read_cards(bench.folder),
+            cards,
             skill,
             screen=distil.screen_of(pairs, bench.catalogue.products),
             settings=bench.settings,
@@ -54,3 +49,15 @@ def draft(bench: Bench) -> Draft:
         )
     finally:
         author.close()
+
+
+def _cards(bench: Bench) -> list[Card]:
+    """Return the cards of the run folder."""
+    if not (bench.folder / distil.CARDS).exists():
+        raise InputError(
+            "there are no cards here",
+            where=str(bench.folder / distil.CARDS),
+            allowed="a run folder in which 01_cards has run",
+            todo="run 01_cards first",
+        )
+    return distil.read_cards(bench.folder)

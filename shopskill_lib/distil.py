@@ -139,6 +139,7 @@ def train_pairs(bench: Bench, skill: Skill) -> tuple[list[tuple[Trajectory, Task
         Interrupted, SetupError, OutputError: see `rollouts.run`.
     """
     plan = plan_train(bench, skill)
+    protocol.refuse_leaks(bench, {chunk.chunk_id: chunk for chunk in skill.chunks}, "train")
     rolled = protocol.roll_out(bench, plan, "cards")["train"]
     planned = {one.task.task_id: one for one in plan}
     chosen = [(episode, planned[episode.task_id]) for episode in rolled.scored]

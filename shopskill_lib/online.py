@@ -53,7 +53,12 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
 
 
 def foresee(bench: Bench) -> str:
-    """Say what the rounds that are still owed ask of the measured model at most."""
+    """Say what the rounds that are still owed ask of the measured model at most.
+
+    Raises:
+        InputError: Gate A has not been run.
+    """
+    protocol.read_selected(bench.folder)
     settings = bench.settings
     owed = settings.rounds - len(read_rounds(bench.folder)[: settings.rounds])
     groups = settings.n_groups * settings.group_size

@@ -211,11 +211,11 @@ def effects(table: pd.DataFrame) -> Figure:
     values[tuple(np.transpose(places))] = cells["alpha"].astype(float)
     reach = float(np.nanmax(np.abs(values), initial=0.01))
     with _style():
-        figure, axes = plt.subplots(figsize=(3.4 + 1.7 * len(gates), 1.4 + 0.3 * len(texts)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(3.6 + 1.7 * len(gates), 1.4 + 0.36 * len(texts)), layout="constrained")
         image = axes.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
         for (row, column), words in zip(places, _effect_words(cells), strict=True):
             dark = abs(values[row, column]) > 0.6 * reach
-            axes.text(column, row, words, ha="center", va="center", fontsize=6, color="white" if dark else "black")
+            axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
         axes.set_xticks(range(len(gates)), gates)
         axes.set_yticks(
             range(len(texts)), [_version(chunk, version, row) for row, (chunk, version) in enumerate(texts, 1)]

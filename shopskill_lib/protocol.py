@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from shopskill_lib import masks, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
+from shopskill_lib.firewall import Screen, instance_of
 from shopskill_lib.pools import CAP, Pool
 from shopskill_lib.records import Episode, Hint, Split, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import SHIPPED, Settings
-from shopskill_lib.skills import Skill, read_skill
+from shopskill_lib.skills import Chunk, Skill, read_skill
 from shopskill_lib.workbench import Bench
 
 DRAFTS = Path(__file__).with_name("drafts")
@@ -112,6 +113,7 @@ def gate_a(bench: Bench) -> Path:
     """
     plan, assignments = plan_gate_a(bench), assign(bench)
     _refuse_too_few(bench, len(assignments.task_ids))
+    refuse_leaks(bench, pool_of(bench).versions, "val")
     masks.freeze(assignments, bench.folder / "masks.csv")
     sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
@@ -132,7 +134,9 @@ def gate_b(bench: Bench) -> Path:
     Raises:
         InputError: no gate has selected a skill here, or an empty one.
     """
-    sets = roll_out(bench, plan_gate_b(bench), "gate_b")
+    plan = plan_gate_b(bench)
+    refuse_leaks(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
+    sets = roll_out(bench, plan, "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
         [*_who(bench, task.task_id, 0, "test"), *_pair(sets, "equipped", task.task_id, 0)]
@@ -202,6 +206,29 @@ def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:
     settings = bench.settings.model_copy(update=names)
     policy = workbench.connect_to(workbench.endpoint(settings, "policy"))
     return replace(bench, settings=settings, folder=folder, agent=replace(bench.agent, model=policy))
+
+
+def refuse_leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> None:
+    """Refuse chunks that hold an identifier or a title of the tasks they are about to be shown on (M12).
+
+    Args:
+        bench: whose tasks and catalogue.
+        chunks: version id -> chunk.
+        split: of the tasks.
+
+    Raises:
+        InputError: naming chunk and kind; the words themselves are gold and not repeated.
+    """
+    products = bench.catalogue.products
+    instances = {task.task_id: instance_of(task, [products[task.gold_asin]]) for task in bench.tasks(split)}
+    found = Screen(instances).scan({version: chunk.shown for version, chunk in chunks.items()}, None)
+    if found:
+        raise InputError(
+            found[0].complaint("en").replace("field", "chunk", 1),
+            where=f"skill to be shown on {split} tasks",
+            allowed="chunks without identifiers and titles of these tasks (M12)",
+            todo="write what to do on any task of that kind, or leave the chunk out",
+        )
 
 
 def _refuse_too_few(bench: Bench, pairs: int) -> None:

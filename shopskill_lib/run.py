@@ -46,6 +46,9 @@ def execute(order: Order) -> Path:
     """
     run_dir = folder(str(order.run_dir))
     for name, path in order.chosen.items():
+        if name == "04_gate_b" and len(order.chosen) > 1 and not protocol.read_selected(run_dir).chunks:
+            sys.stderr.write(f"{name}: left out, Gate A has selected no chunk and there is nothing to test\n")
+            continue
         if not order.given.get("observations"):
             _work(order, name)
         _run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
@@ -148,7 +151,8 @@ def _work(order: Order, name: str) -> None:
     stage = STAGES[name]
     bench = stage.set_up(order.settings, order.run_dir)
     sys.stderr.write(f"{name}: {stage.foresee(bench)}\n")
-    _write_records(order)
+    if not (order.run_dir / "params.json").exists():
+        _write_records(order)
     stage.work(bench, order.known | order.given)
 
 

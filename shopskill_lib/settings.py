@@ -112,7 +112,7 @@ class Settings(Record):
     """Price of a million completion tokens; 0 when unknown."""
     author_concurrency: int = Field(8, ge=1)
     """Analyses at once."""
-    rounds: int = Field(2, ge=0)
+    rounds: int = Field(2, ge=1)
     """Online rounds."""
     n_groups: int = Field(24, ge=1)
     """Groups a round, one training task each."""

@@ -16,6 +16,8 @@ from shopskill_lib.rounds import Round
 
 DIGITS = 4
 
+_COSTS = ("calls", "faults", "errors", "prompt tokens", "completion tokens", "money")
+
 STABILITY = ("selection_frequency", "sign_probability", "rank_95", "exposure")
 BOUNDS = ("worst_low", "worst_high")
 
@@ -131,7 +133,7 @@ def funnel(analyses: Analyses, planned: int) -> pd.DataFrame:
     """From training rollouts to eligible cards: one row a step or a reason, in the order of the workflow."""
     successes = [analysis for analysis in analyses if analysis.channel == "success"]
     failures = [card.facts for card in _cards(analyses) if card.channel == "failure"]
-    reasons = Counter(facts.reason for facts in failures if facts.reason is not None)
+    reasons = Counter(card.facts.reason for card in _cards(analyses) if card.facts.reason is not None)
     eligible = Counter(card.channel for card in _cards(analyses) if card.eligible)
     rows = [
         ("training rollouts", planned, "asked for"),
@@ -140,7 +142,7 @@ def funnel(analyses: Analyses, planned: int) -> pd.DataFrame:
         ("successes with a card", sum(bool(analysis.cards) for analysis in successes), "the others taught nothing new"),
         ("failures", len(failures), "audited in the shop by the failure analyst"),
         ("failures with a verified repair", sum(facts.repair_verified for facts in failures), "a replay that succeeds"),
-        *((f"no proposal: {reason}", count, "kept in the audit only") for reason, count in reasons.most_common()),
+        *((f"no proposal: {reason}", count, "stays in the audit") for reason, count in reasons.most_common()),
         ("eligible success cards", eligible["success"], "go on to the compiler"),
         ("eligible failure cards", eligible["failure"], "go on to the compiler"),
     ]
@@ -187,10 +189,10 @@ def mechanisms(analyses: Analyses, most: int = 12) -> pd.DataFrame:
     return _labelled(top, analyses.simulated)
 
 
-def costs(calls: Sequence[ModelCall]) -> pd.DataFrame:
-    """What the calls of each role cost; a sum that hides an unknown part is left empty."""
+def costs(calls: Sequence[ModelCall], stages: Sequence[str], simulated: bool) -> pd.DataFrame:
+    """What the calls of each role cost in these stages; a sum that would hide an unknown part is left empty."""
     rows = []
-    for stage, role in dict.fromkeys((call.stage, call.role) for call in calls):
+    for stage, role in sorted({(call.stage, call.role) for call in calls if call.stage in stages}):
         own = [call for call in calls if (call.stage, call.role) == (stage, role)]
         usage = total_usage(call.usage for call in own)
         money = [call.money for call in own if call.money is not None]
@@ -206,7 +208,8 @@ def costs(calls: Sequence[ModelCall]) -> pd.DataFrame:
                 "money": round(sum(money), 4) if len(money) == len(own) else None,
             }
         )
-    return pd.DataFrame(rows).set_index(["stage", "role"]) if rows else pd.DataFrame()
+    table = pd.DataFrame(rows, columns=["stage", "role", *_COSTS]).set_index(["stage", "role"])
+    return _labelled(table, simulated)
 
 
 def draft_steps(draft: Draft) -> pd.DataFrame:
@@ -216,10 +219,10 @@ def draft_steps(draft: Draft) -> pd.DataFrame:
     both = sum(len(one.channels) == 2 for one in draft.mechanisms)
     rows = [
         ("cards", len(draft.account()), "of all analyses"),
-        ("cards in clusters", len(eligible), f"the other {len(early)} stay in the ledger, each with its reason"),
+        ("cards in clusters", len(eligible), f"{len(early)} others left out, with reasons"),
         ("clusters", len(draft.clusters), "one mechanism of one channel each"),
-        ("mechanisms", len(draft.mechanisms), f"clusters aligned over the channels; {both} known from both"),
-        ("versions", len(draft.versions), f"factors of the gate, at most {CAP} in a first draft"),
+        ("mechanisms", len(draft.mechanisms), f"{both} of them known from both channels"),
+        ("versions", len(draft.versions), f"factors of the gate, {CAP} at most"),
     ]
     return _labelled(pd.DataFrame(rows, columns=["step", "count", "remark"]).set_index("step"), draft.simulated)
 
@@ -267,7 +270,7 @@ def provenance(draft: Draft) -> pd.DataFrame:
     return _labelled(table, draft.simulated)
 
 
-def sources(draft: Draft, most: int = 5) -> pd.DataFrame:
+def sources(draft: Draft, most: int = 2) -> pd.DataFrame:
     """The first sources of every version: the card, its trajectory, the steps it cites."""
     rows = [
         {

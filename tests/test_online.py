@@ -1,6 +1,7 @@
 """Online rounds on a run folder: what triggers, what is trained on, gated and left behind, and stops in between."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite
+from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
 
-from shopskill_lib import compiler, curriculum, cycle, ledger, online, protocol, tables
+from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, protocol, tables
+from shopskill_lib.cards import Card, Facts
+from shopskill_lib.clusters import LeftOut
+from shopskill_lib.compiler import Draft
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
@@ -26,6 +30,29 @@ from shopskill_lib.workbench import Bench
 
 CHILD = Path(__file__).with_name("rounds_child.py")
 
+
+CARD = Card(
+    card_id="card-1",
+    source_trajectory_id="t-1",
+    channel="failure",
+    facts=Facts(
+        status="NO_PROPOSAL",
+        reason="execution_slip",
+        covered_by=None,
+        surface=None,
+        repair_verified=False,
+        repair_actions=None,
+        steps=(1,),
+        reward=0.0,
+        reward_lost=1.0,
+        confidence=None,
+        task_group_key="k",
+        category_key=None,
+        reasked=False,
+        simulated=True,
+    ),
+    deployable=None,
+)
 
 Finished = tuple[Bench, tuple[Round, ...]]
 
@@ -171,7 +198,7 @@ def with_(bench: Bench, **names: Any) -> Bench:
 
 def test_tables_show_rounds_side_by_side(finished: Finished) -> None:
     _, done = finished
-    assert tables.triage(done).loc["groups"].tolist() == [16, 16]
+    assert list(tables.triage(done).loc["groups"]) == [16, 16]
     texts = tables.effects(done).reset_index()
     assert not texts.duplicated(["chunk_id", "version_id", "round"]).any()
     assert set(texts["status"]) >= {"selected"}
@@ -227,7 +254,8 @@ def test_bare_runs_are_of_the_gates_checkpoint(finished: Finished, origin: Path,
     _, (first, _) = finished
     trained = lines(first.folder / "episodes" / "bare.jsonl")
     assert {line["model"]["checkpoint"] for line in trained} == {"simulated-shopper-1+r0"}
-    (kept,) = online.rounds(copy(origin, tmp_path / "run", trainer="none", rounds=1), RULE)
+    untrained = copy(origin, tmp_path / "run", trainer="none", rounds=1, max_candidates=0)
+    (kept,) = online.rounds(untrained, RULE)
     assert kept.report.evaluation_checkpoint == "simulated-shopper-1"
     assert all("reused_from" in line for line in lines(kept.folder / "episodes" / "bare.jsonl"))
     assert not any("reused_from" in line for line in lines(kept.folder / "episodes" / "masked.jsonl"))
@@ -321,6 +349,46 @@ def test_ledger_tells_what_became_of_every_candidate(bench: Bench, monkeypatch: 
 
 def before_round_0(bench: Bench) -> Skill:
     return protocol.read_selected(bench.folder)
+
+
+def test_the_cold_start_is_in_the_ledger_once(bench: Bench) -> None:
+    """Proposals of the compiled draft, then what Gate A found of each; a shipped draft was proposed by nobody."""
+    chronicle.record_cold_start(bench)
+    theirs = ledger.read(bench.folder / ledger.FILE)
+    assert {getattr(event.payload, "candidate_id", "") for event in theirs} == {None}
+    (bench.folder / ledger.FILE).unlink()
+    pool = protocol.read_draft(bench.settings, bench.folder)
+    compiled = Draft(
+        origin="cold_start",
+        language="en",
+        simulated=True,
+        pool=pool,
+        versions=tuple(version(add(chunk.text, chunk.chunk_id), CARD) for chunk in pool.chunks),
+        clusters=(),
+        mechanisms=(),
+        left_out=(LeftOut(item_id="card-9", step="analysis", reason="firewall"),),
+        complaints=(),
+    )
+    (bench.folder / "draft.json").write_text(compiled.model_dump_json(), encoding="utf-8")
+    for _ in range(2):
+        chronicle.record_cold_start(with_(bench, draft=""))
+    events = ledger.read(bench.folder / ledger.FILE)
+    found = {row.candidate_id: row for row in ledger.proposals(events)}
+    gate = {row["intervention_id"]: row for row in document(bench.folder / "gate_a.json")["factors"]}
+    assert {name: row.validation_result for name, row in found.items()} == {k: v["status"] for k, v in gate.items()}
+    assert {(row.stage, row.round, row.proposal_checkpoint) for row in found.values()} == {
+        ("cold_start", None, "simulated-shopper-1")
+    }
+    assert [event.reason for event in events if isinstance(event, ledger.WasLeftOut)] == ["analysis: firewall"]
+
+
+def test_rounds_in_chinese(tmp_path: Path) -> None:
+    bench = gated(tmp_path / "run", language="zh", rounds=1)
+    (first,) = online.rounds(bench, RULE)
+    assert first.report.funnel["analysed"] + first.report.funnel["deficits"] == first.report.funnel["all wrong"]
+    candidates = document(first.folder / "draft.json")["pool"]["candidates"]
+    assert candidates
+    assert all("适用：" in one["content"] for one in candidates)
 
 
 def test_evidence_that_may_not_be_proposed_stays_in_the_ledger(bench: Bench) -> None:
@@ -421,6 +489,13 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.002)
 
 
+def bought(folder: Path) -> set[str]:
+    """Whole lines of everything that a model was paid for, times included: an episode bought again has others."""
+    files = [*(folder / "episodes").glob("*.jsonl"), folder / "cards.jsonl", folder / "authored.jsonl"]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.exists()]
+    return {line for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")}
+
+
 STOPS = [
     ("given.json", signal.SIGKILL),
     ("episodes/group-0-0.jsonl", signal.SIGTERM),
@@ -447,7 +522,10 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
     process.send_signal(number)
     process.communicate()
     assert process.returncode == (75 if number == signal.SIGTERM else -signal.SIGKILL)
+    paid = bought(bench.folder / "online" / ".round_000.staging")
+    assert paid or stage == "given.json"
     online.rounds(bench, RULE)
+    assert bought(bench.folder / "online" / "round_000") >= paid
     mine, unbroken = state(bench.folder), state(finished[0].folder)
     assert mine.pop("ledger") == unbroken["ledger"][: len(ledger.read(bench.folder / ledger.FILE))]
     assert mine == {name: value for name, value in unbroken.items() if name.startswith("round_000/")}
@@ -456,7 +534,7 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
 def test_two_processes_do_not_write_at_once(bench: Bench) -> None:
     process = start(bench.folder)
     wait_for(bench.folder / "online" / ".round_000.staging" / "given.json", process)
-    with pytest.raises(OutputError, match="in use by process"):
+    with pytest.raises(OutputError, match=rf"^{re.escape(str(bench.folder / 'online'))}: .* in use by process"):
         online.rounds(bench, RULE)
     _, errors = process.communicate()
     assert process.returncode == 0, errors

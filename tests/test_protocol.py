@@ -1,16 +1,18 @@
 """The protocols on a run folder: treatment proven before any fit, arms alike, nothing bought in vain."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from shopskill_lib import protocol
+from shopskill_lib import protocol, workbench
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.gates import read_observations
 from shopskill_lib.pools import Pool, Rewrite
 from shopskill_lib.records import Episode
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
+from shopskill_lib.skills import Chunk, Skill
 from shopskill_lib.workbench import Bench
 
 DRAFT = """## Query {#query}
@@ -110,3 +112,21 @@ def test_a_rewrite_shares_its_slot_in_the_files_that_the_gate_reads(bench: Bench
     pairs = read_observations(protocol.gate_a(at), at.folder / "interventions.json")
     assert pairs.interventions == pool.interventions
     assert [slot.versions for slot in pairs.slots] == [("query", "candidate-1"), ("price",)]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_chunks_that_know_their_tasks_are_refused_before_anything_is_bought(language: str, tmp_path: Path) -> None:
+    bench = workbench.set_up(Settings.of({"language": language, "n_products": 1700, "n_val": 8}), tmp_path / "run")
+    gold = bench.catalogue.products[bench.tasks("val")[3].gold_asin]
+    words = {"en": ("Look for {} first.", "Compare prices."), "zh": ("先找{}再说。", "比较价格。")}[language]
+    for leak, kind in ((gold.asin, "identifier"), (gold.title, "title")):
+        chunks = (
+            Chunk(chunk_id="fine", title="Fine", text=words[1]),
+            Chunk(chunk_id="leaky", title="Leaky", text=words[0].format(leak)),
+        )
+        measured = replace(bench, pool=Pool.of_skill(Skill(title="s", chunks=chunks)))
+        with pytest.raises(InputError, match="chunk leaky") as refused:
+            protocol.gate_a(measured)
+        assert kind in str(refused.value)
+        assert leak not in str(refused.value)
+    assert not (tmp_path / "run" / "episodes").exists()

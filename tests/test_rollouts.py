@@ -439,6 +439,19 @@ def test_ctrl_c_finishes_what_is_in_flight(en: EmbeddedShop, tmp_path: Path) -> 
     assert len(bench.run(bench.plan(40), tmp_path).scored) == 40
 
 
+def test_a_stop_during_the_last_episode_stops_the_caller_too(en: EmbeddedShop, tmp_path: Path) -> None:
+    """With nothing left to run here a caller may have more: the request to stop is never lost."""
+
+    def script(body: Json) -> Answer:
+        if len(bench.asked) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return buyer(body)
+
+    bench = Bench(en, script)
+    with pytest.raises(Interrupted, match="with 0 episodes still to run"):
+        bench.run(bench.plan(1), tmp_path, threads=1)
+
+
 def test_outside_the_main_thread_signals_are_left_alone(en: EmbeddedShop, tmp_path: Path) -> None:
     bench = Bench(en)
     thread = threading.Thread(target=bench.run, args=(bench.plan(2), tmp_path))

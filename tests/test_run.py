@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from pathlib import Path
 import papermill
 import pytest
 
-from shopskill_lib import folders, parameters, protocol
+from shopskill_lib import folders, parameters, store, workbench
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SMOKE = ROOT / "params" / "smoke.yaml"
+SHIPPED = ("-p", "draft=shipped")
 
 
 def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,22 +45,26 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_run_fills_its_folder(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
-    assert {"03_gate_a.ipynb", "04_gate_b.ipynb", "gate_a.json", "gate_b.json", "report.html", "skill.md"} <= names
-    assert {"params.json", "provenance.json", "contributions.csv", "selection.csv", "figures", "masks.csv"} <= names
-    assert {"episodes", "calls.jsonl", "observations.csv", "test_observations.csv"} <= names
-    assert {path.name for path in (finished / "episodes").iterdir()} == {"bare.jsonl", "masked.jsonl", "equipped.jsonl"}
+    assert {f"{name}.ipynb" for name in parameters.notebooks()} <= names
+    assert {"params.json", "provenance.json", "calls.jsonl", "episodes", "figures", "report.html"} <= names
+    assert {"cards.jsonl", "audit.jsonl", "clusters.json", "draft.json", "draft.md", "ledger.jsonl"} <= names
+    assert {"gate_a.json", "contributions.csv", "selection.csv", "skill.md", "masks.csv", "observations.csv"} <= names
+    assert {"gate_b.json", "test_observations.csv"} <= names
+    assert {path.stem for path in (finished / "episodes").iterdir()} == {"train", "bare", "masked", "equipped"}
+    assert [path.name for path in (finished / "online").glob("[!.]*")] == ["round_000"]
     gate = json.loads((finished / "gate_a.json").read_text(encoding="utf-8"))
     assert gate["simulated"] is True
     assert gate["verdict"].startswith("simulated")
-    assert len(gate["factors"]) == 16
+    draft = json.loads((finished / "draft.json").read_text(encoding="utf-8"))
+    assert [factor["intervention_id"] for factor in gate["factors"]] == [one["version_id"] for one in draft["versions"]]
     assert len(gate["looks"]) == 1
-    assert record(finished / "params.json")["budget"] == 8
+    assert record(finished / "params.json")["n_train"] == 60
 
 
 def test_report_is_self_contained_and_says_simulated(finished: Path) -> None:
     page = (finished / "report.html").read_text(encoding="utf-8")
     assert "simulated" in page
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 9
     for outside in ("<script", 'src="http', 'href="http', "@import", "url("):
         assert outside not in page
 
@@ -81,24 +87,24 @@ def test_running_again_changes_no_data_file_and_asks_no_model(finished: Path) ->
 
 def test_a_refused_second_look_changes_nothing_but_leaves_the_stopped_notebook(finished: Path) -> None:
     before = hashes(finished)
-    again = ("run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(finished), "-p", "budget=9")
+    again = ("run", "params/smoke.yaml", "--only", "03_gate_a", "--out", str(finished), "-p", "budget=3")
     refused = shopskill(*again)
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 2
     assert "new_look" in refused.stderr
     assert hashes(finished) == before
     assert (finished / "03_gate_a.stopped.ipynb").exists()
-    granted = shopskill(*again, "-p", "new_look=a larger budget was asked for")
+    granted = shopskill(*again, "-p", "new_look=a smaller budget was asked for")
     assert granted.returncode == 0, granted.stderr
-    assert "looks so far: 2; last reason: a larger budget was asked for" in granted.stdout
-    assert shopskill("run", "params/smoke.yaml", "--out", str(finished)).returncode == 0
+    assert "looks so far: 2; last reason: a smaller budget was asked for" in granted.stdout
+    assert shopskill(*again[:-2]).returncode == 0
 
 
 def test_plain_papermill_runs_a_notebook_on_a_file(finished: Path, tmp_path: Path) -> None:
     papermill.execute_notebook(
         str(ROOT / "notebooks" / "03_gate_a.ipynb"),
         str(tmp_path / "by_hand.ipynb"),
-        parameters={"observations": str(finished / "observations.csv"), "run_dir": str(tmp_path), "budget": 8},
+        parameters={"observations": str(finished / "observations.csv"), "run_dir": str(tmp_path)},
         progress_bar=False,
     )
     gate = record(tmp_path / "gate_a.json")
@@ -107,30 +113,85 @@ def test_plain_papermill_runs_a_notebook_on_a_file(finished: Path, tmp_path: Pat
     assert not (tmp_path / "episodes").exists()
 
 
-def test_two_seeds_buy_bare_runs_once(finished: Path, tmp_path: Path) -> None:
+def test_two_seeds_buy_cold_start_and_bare_runs_once(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "seed_0", ignore=shutil.ignore_patterns("online"))
     done = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--seeds", "0", "1")
     assert done.returncode == 0, done.stderr
-    assert "search-words" in done.stdout
+    assert "chunk-" in done.stdout
     assert "seed_0" not in (tmp_path / "seeds.csv").read_text(encoding="utf-8")
-    first, second = ((tmp_path / f"seed_{seed}" / "episodes" / "bare.jsonl").read_text() for seed in (0, 1))
-    assert "reused_from" not in first
-    assert all("reused_from" in line for line in second.splitlines())
-    assert len(second.splitlines()) == 90
-    arms = [record(tmp_path / f"seed_{seed}" / "params.json")["mask_seed"] for seed in (0, 1)]
-    assert arms == [0, 1]
-    assert record(tmp_path / "seed_0" / "gate_a.json")["outcomes"] == record(finished / "gate_a.json")["outcomes"]
+    places = [tmp_path / f"seed_{seed}" for seed in (0, 1)]
+    for arm, episodes in (("bare", 90), ("train", 60)):
+        first, second = ((place / "episodes" / f"{arm}.jsonl").read_text(encoding="utf-8") for place in places)
+        assert "reused_from" not in first
+        assert all("reused_from" in line for line in second.splitlines())
+        assert len(second.splitlines()) == episodes
+    assert (places[0] / "draft.json").read_bytes() == (places[1] / "draft.json").read_bytes()
+    assert {call.role for call in store.read_calls(places[1])} == {"policy"}
+    assert [record(place / "params.json")["mask_seed"] for place in places] == [0, 1]
+    assert (places[0] / "masks.csv").read_bytes() != (places[1] / "masks.csv").read_bytes()
 
 
 def test_a_pilot_is_the_start_of_the_same_run(tmp_path: Path) -> None:
     pilot = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--limit", "5")
     assert pilot.returncode == 0, pilot.stderr
-    assert "5 scored of 5" in pilot.stdout
+    assert pilot.stdout.count("5 scored of 5") == 2
+    assert "training in full: 55 episodes to run, 5 kept" in pilot.stdout
+    assert "Gate A in full: 55 episodes to run, 5 kept" in pilot.stdout
+    assert not (tmp_path / "cards.jsonl").exists()
+
+
+def test_a_pilot_of_a_given_draft_takes_no_look(tmp_path: Path) -> None:
+    pilot = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--limit", "5", *SHIPPED)
+    assert pilot.returncode == 0, pilot.stderr
     assert "110 episodes to run, 10 kept" in pilot.stdout
+    assert "training" not in pilot.stdout
     assert not (tmp_path / "gate_a.json").exists()
     status = shopskill("status", str(tmp_path))
     assert status.returncode == 0, status.stderr
     assert "coefficient" not in status.stdout
     assert "masked" in status.stdout
+
+
+def test_status_of_a_whole_run_names_every_arm_and_round(finished: Path) -> None:
+    status = shopskill("status", str(finished))
+    assert status.returncode == 0, status.stderr
+    for words in ("train", "masked", "equipped", "nothing is owed", "online rounds finished: round_000"):
+        assert words in status.stdout
+
+
+def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
+    before = hashes(finished)
+    done = shopskill(
+        "run", "params/smoke.yaml", "--out", str(finished), "--only", "04_gate_b", "-p", "skill=online/round_000"
+    )
+    assert done.returncode == 0, done.stderr
+    place = finished / "online" / "round_000"
+    assert str(place / "report.html") in done.stdout
+    assert record(place / "gate_b.json")["looks"]
+    executed = (place / "04_gate_b.ipynb").read_text(encoding="utf-8")
+    assert "looks at test so far: 2" in executed
+    grown = {"params.json", *(f"online/round_000/{name}.jsonl" for name in ("calls", "episodes/bare"))}
+    after = hashes(finished)
+    assert {name for name in before if after[name] != before[name]} == grown
+
+
+def test_a_given_draft_begins_at_gate_a(tmp_path: Path) -> None:
+    order = parameters.read_order(SMOKE, [], ["draft=shipped"], tmp_path)
+    assert list(order.chosen) == ["03_gate_a", "04_gate_b", "05_online"]
+    assert order.for_notebook("03_gate_a")["draft"] == "shipped"
+    own = parameters.read_order(SMOKE, [], [f"draft={tmp_path / 'skill.md'}"], tmp_path / "run")
+    assert own.for_notebook("03_gate_a")["draft"] == "../skill.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("02_compile", "run 01_cards first"), ("03_gate_a", "02_compile"), ("05_online", "Gate A has not been run here")],
+)
+def test_a_notebook_that_comes_too_early_says_what_to_run(name: str, words: str, tmp_path: Path) -> None:
+    refused = shopskill("run", "params/smoke.yaml", "--only", name, "--out", str(tmp_path / "run"))
+    assert refused.returncode == 2
+    assert words in refused.stderr
+    assert refused.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -192,7 +253,7 @@ def test_observations_for_two_notebooks_are_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_notebook_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="03_gate_a, 04_gate_b"):
+    with pytest.raises(ParameterError, match="03_gate_a, 04_gate_b, 05_online"):
         parameters.read_order(SMOKE, ["03_gate_c"], [], tmp_path)
 
 
@@ -241,9 +302,10 @@ def lines(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in (folder / "episodes").glob("*.jsonl"))
 
 
-def test_a_stopped_and_a_killed_run_end_like_an_unbroken_one(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    slow = ("--only", "03_gate_a", "-p", "policy_concurrency=1")
+def test_a_stopped_and_a_killed_run_end_like_an_unbroken_one(tmp_path: Path) -> None:
+    folder, unbroken = tmp_path / "run", tmp_path / "unbroken"
+    gate = ("--only", "03_gate_a", *SHIPPED)
+    slow = (*gate, "-p", "policy_concurrency=1")
     stopped = started(folder, *slow)
     stopped.send_signal(signal.SIGTERM)
     _, message = stopped.communicate(timeout=60)
@@ -253,13 +315,14 @@ def test_a_stopped_and_a_killed_run_end_like_an_unbroken_one(finished: Path, tmp
     killed.kill()
     killed.communicate(timeout=60)
     assert lines(folder) < 120
-    assert shopskill("run", "params/smoke.yaml", "--out", str(folder), "--only", "03_gate_a").returncode == 0
+    for place in (folder, unbroken):
+        assert shopskill("run", "params/smoke.yaml", "--out", str(place), *gate).returncode == 0
     for name in ("observations.csv", "masks.csv", "selection.csv", "skill.md"):
-        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+        assert (folder / name).read_bytes() == (unbroken / name).read_bytes()
 
 
 def test_a_gate_that_would_be_refused_buys_nothing(tmp_path: Path) -> None:
-    refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "run"), "-p", "n_val=31")
+    refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "run"), "-p", "n_val=31", *SHIPPED)
     assert refused.returncode == 2
     assert "31 pairs are planned for 16 chunks" in refused.stderr
     assert not (tmp_path / "run" / "episodes").exists()
@@ -271,7 +334,7 @@ def test_a_gate_that_would_be_refused_buys_nothing(tmp_path: Path) -> None:
 )
 def test_settings_that_nothing_can_use_are_refused(name: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=f"{name} is .*nothing can use"):
-        protocol.set_up(Settings.of({name: value}), tmp_path)
+        workbench.set_up(Settings.of({name: value}), tmp_path)
 
 
 @pytest.mark.parametrize("flags", [("--limit", "0"), ("--limit", "2", "--only", "04_gate_b"), ("--seeds", "1", "1")])
