@@ -19,6 +19,7 @@ from shopskill_lib.dialogue import REPAIRS, Conversation, obtain
 from shopskill_lib.errors import AuthorError
 from shopskill_lib.firewall import Finding, Instance, Screen, public
 from shopskill_lib.inquiry import Inquiry, Spent
+from shopskill_lib.ledger import SYNONYM
 from shopskill_lib.models import Model
 from shopskill_lib.records import Language, Task, fingerprint
 from shopskill_lib.shops.protocol import Shop
@@ -31,14 +32,11 @@ from shopskill_lib.submissions import (
     firewall_answer,
     success_tool,
 )
-from shopskill_lib.text import estimated_tokens, normalise, similarity, task_key
+from shopskill_lib.text import estimated_tokens, ngram_similarity, normalise, task_key
 from shopskill_lib.trajectories import Trajectory
 
-ANALYSTS_VERSION = "shopskill-analysts-v1"
+ANALYSTS_VERSION = "shopskill-analysts-v2"
 """Version of messages, tools, checks and verdicts."""
-
-NEAR = 85.0
-"""Similarity, 0 to 100, from which an addition says what a chunk says already."""
 
 _PLACEHOLDERS: dict[str, set[str]] = {"success": {"max_cards"}, "failure": set()}
 
@@ -394,8 +392,9 @@ def _said_already(diagnosis: Diagnosis, skill: Skill) -> str | None:
         return None
     whole = (lesson.applicable_when, lesson.corrective_procedure, lesson.verification_step)
     wordings = (lesson.corrective_procedure, " ".join(whole))
-    alike = {chunk.chunk_id: max(similarity(wording, chunk.text) for wording in wordings) for chunk in skill.chunks}
-    return next((name for name in sorted(alike, key=lambda name: -alike[name]) if alike[name] >= NEAR), None)
+    alike = [(max(ngram_similarity(told, chunk.text) for told in wordings), chunk.chunk_id) for chunk in skill.chunks]
+    nearest, name = max(alike, default=(0.0, ""))
+    return name if nearest >= SYNONYM else None
 
 
 def _failure_card(case: _Case, outcome: _Outcome) -> Card:

@@ -234,7 +234,7 @@ def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, fo
     skill = read_skill(Path(settings.seed_skill)) if settings.seed_skill else Skill(title="", chunks=())
     found = analyse_recordings(chosen, settings, skill, folder)
     table = found.to_frame()[["trajectory", "card", "stage", "mechanism", "reason", "simulated"]]
-    lines = [table.map(lambda value: "-" if value is None else value).to_string(index=False), found.summary()]
+    lines = [table.astype(object).fillna("-").to_string(index=False), found.summary()]
     if chosen[0].reward is None:
         lines.append("outcome not recorded; taken as successful demonstrations")
     left_out = len(trajectories) - len(chosen)

@@ -1,5 +1,7 @@
+import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -10,9 +12,11 @@ from shopskill_lib import analysts
 from shopskill_lib.briefs import brief
 from shopskill_lib.cards import Analysis, Audit, Card, FailureLesson, Reason
 from shopskill_lib.errors import AuthorError, FirewallError, InfrastructureError
+from shopskill_lib.ledger import SYNONYM
 from shopskill_lib.records import Language
-from shopskill_lib.skills import Skill
-from shopskill_lib.text import estimated_tokens
+from shopskill_lib.simulated.lessons import Wording, bank, join, render, word
+from shopskill_lib.skills import Chunk, Skill
+from shopskill_lib.text import estimated_tokens, ngram_similarity
 
 
 @pytest.fixture(params=["en", "zh"])
@@ -249,6 +253,60 @@ REFUSED: list[tuple[str, Reason, list[Any] | Callable[[Case], list[Any]], dict[s
     ("tokens", "budget_spent", [("inspect_gold", {})] * 2 + ["no"], {"tokens": 300}),
     ("context", "budget_spent", [("inspect_gold", {}), failure(400, "context_length_exceeded")], {}),
 ]  # fmt: skip
+
+
+def _place(n: int, decision: str) -> float:  # noqa: ARG001 - the signature of draws
+    return (n + 0.5) / 3
+
+
+def _bank(language: Language) -> dict[str, list[Wording]]:
+    """Every lesson of the author's bank in three wordings."""
+    return {name: [word(name, language, partial(_place, n)) for n in range(3)] for name in bank()}
+
+
+def _alike(lesson: Wording, chunk: Wording, language: Language) -> float:
+    steps = join(lesson.steps, language)
+    told = (steps, " ".join((lesson.when, steps, lesson.check)))
+    return max(ngram_similarity(wording, render(chunk, language)) for wording in told)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_threshold_parts_a_lesson_from_the_other_chunks(language: Language) -> None:
+    """The same in a chunk's form on one side; on the other, other lessons and what characters cannot tell."""
+    lessons = _bank(language)
+    same = [_alike(one, one, language) for wordings in lessons.values() for one in wordings]
+    steps = [
+        _alike(one, other._replace(steps=one.steps), language)
+        for wordings in lessons.values()
+        for one, other in itertools.permutations(wordings, 2)
+    ]
+    reworded = [
+        _alike(one, other, language)
+        for wordings in lessons.values()
+        for one, other in itertools.permutations(wordings, 2)
+        if one.steps != other.steps
+    ]
+    others = [
+        _alike(one, other, language)
+        for left, right in itertools.permutations(lessons.values(), 2)
+        for one, other in itertools.product(left, right)
+    ]
+    assert min(same) > SYNONYM + 0.1 and max(others) < SYNONYM - 0.1
+    assert sum(value >= SYNONYM for value in steps) > 0.75 * len(steps)
+    assert max(reworded) < SYNONYM
+
+
+def test_a_lesson_that_a_chunk_says_in_its_own_form_is_covered(case: Case) -> None:
+    for name, reason in (("compare", "covered_by_skill"), ("price", None)):
+        lesson, chunk = (word(known, case.language, lambda _: 0.0) for known in ("compare", name))
+        told = {
+            "applicable_when": lesson.when,
+            "corrective_procedure": join(lesson.steps, case.language),
+            "verification_step": lesson.check,
+        }
+        skill = Skill(title="t", chunks=(Chunk(chunk_id="c", title="t", text=render(chunk, case.language)),))
+        card, _ = fail(case, Acting(case.acts(submit(diagnosis(case.language, lesson=told)))), skill)
+        assert (card.facts.reason, card.facts.covered_by) == (reason, "c" if reason else None)
 
 
 @pytest.mark.parametrize(("what", "reason", "acts", "change"), REFUSED, ids=[f"{r}: {w}" for w, r, _, _ in REFUSED])

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from scripted import Json, scripted
 
 from shopskill_lib.authoring import Desk, misplaced, weigh, written
-from shopskill_lib.cards import Card
+from shopskill_lib.cards import Card, SuccessLesson
 from shopskill_lib.clusters import consolidate
 from shopskill_lib.errors import AuthorError, FirewallError, ParameterError
 from shopskill_lib.jsonl import read_lines
 from shopskill_lib.records import Language, ModelCall, Privileged
 from shopskill_lib.settings import Settings
+from shopskill_lib.simulated.lessons import bank, join, word
 from shopskill_lib.skills import Chunk, Skill
+from shopskill_lib.workbench import connect_to, endpoint
 
 EMPTY = Skill(title="", chunks=())
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -176,6 +178,36 @@ def test_an_author_that_merges_nothing_does_not_go_on_for_ever(tmp_path: Path) -
     made = consolidate(desk(author, tmp_path, found, context_tokens=3000), "success", found, EMPTY)
     assert len(made.clusters) == 40
     assert len(author.bodies) < 10
+
+
+def banked(language: Language) -> list[Card]:
+    """400 cards in the words of the simulated author, most of them on what helps."""
+    draw = random.Random(0)
+    names = draw.choices([*bank()], [8 if lesson["effect"] == 1 else 1 for lesson in bank().values()], k=400)
+    found = []
+    for number, name in enumerate(names):
+        said = word(name, language, lambda _: draw.random())
+        lesson = {
+            "workflow_stage": said.stage, "mechanism": said.mechanism, "applicable_when": said.when,
+            "decisive_behavior": said.steps[-1], "generalizable_lesson": join(said.steps, language),
+        }  # fmt: skip
+        told = {"deployable": SuccessLesson.model_validate(lesson)}
+        found.append(card(language, "query", "success", number).model_copy(update=told))
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_simulated_author_loses_no_merged_cards_in_the_tree(language: Language, tmp_path: Path) -> None:
+    found, left, asked = banked(language), [], []
+    for context in (100_000, 8000):
+        settings = Settings.of({"language": language, "context_tokens": context})
+        author, folder = connect_to(endpoint(settings, "author")), tmp_path / str(context)
+        made = consolidate(Desk(author, screen(found), settings, folder, "cold_start"), "success", found, EMPTY)
+        left.append(len(made.left_out))
+        asked.append(len((folder / "authored.jsonl").read_text().splitlines()))
+        assert len(made.clusters) < 60
+    assert asked[0] == 1 and asked[1] > 4
+    assert left[1] <= left[0] + 8
 
 
 def leak(arguments: Json) -> None:

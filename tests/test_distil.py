@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -245,3 +246,19 @@ def test_a_run_folder_is_collected_with_the_simulated_models(shop: EmbeddedShop,
     assert all(card.facts.simulated for card in read_cards(tmp_path / "run"))
     equipped = distil.collect(workbench.set_up(settings, tmp_path / "equipped"), SKILL)
     assert {a.trajectory_id for a in equipped}.isdisjoint(a.trajectory_id for a in found)
+
+
+def test_a_real_catalogue_gives_cards_of_its_train_split(real_files: Path, tmp_path: Path) -> None:
+    splits = {"train": [*range(12)], "val": [12], "test": [13]}
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps({"splits": {name: {"task_ids": ids} for name, ids in splits.items()}}))
+    given = {"language": "zh", "catalogue": str(real_files / "items_eval_train.json"), "splits": str(path)}
+    bench = workbench.set_up(Settings.of({**given, "n_train": 12, "n_val": 1, "n_test": 1}), tmp_path / "run")
+    found = distil.collect(bench, EMPTY)
+    analysed = {json.loads(line)["task_id"] for line in lines(tmp_path / "run" / AUDIT)}
+    assert analysed == set(map(str, splits["train"])) and len(found) == 12 and found.missing == ()
+    assert {analysis.channel for analysis in found} == {"success", "failure"}
+    cards = [card for analysis in found for card in analysis.cards]
+    texts = [card.deployable.applicable_when for card in cards if card.deployable is not None]
+    assert texts and all(re.search("[\u4e00-\u9fff]", text) for text in texts)
+    assert found.summary().startswith(f"simulated: 12 trajectories analysed, {len(texts)} cards")

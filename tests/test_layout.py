@@ -40,6 +40,7 @@ ORDER = [
     "simulated.competences",
     "simulated.reading",
     "simulated.decisions",
+    "simulated.recorded",
     "simulated.chat",
     "simulated.shopper",
     "simulated.lessons",

@@ -206,6 +206,19 @@ def test_a_checkpoint_is_told_by_its_name_on_every_road(server: Server) -> None:
     assert len(answers) == 2
 
 
+def test_the_author_answers_alike_on_every_road(server: Server) -> None:
+    card = {"card_id": "card-1", "workflow_stage": "query", "generalizable_lesson": "先列出全部要求，都写进搜索词。"}
+    told = f"<skill>\n[]\n</skill>\n<cards>\n{json.dumps([card], ensure_ascii=False)}\n</cards>"
+    messages = [canonical({"role": "system", "content": "s"}), canonical({"role": "user", "content": told})]
+    tools = [{"type": "function", "function": {"name": "submit_clusters", "parameters": {"properties": {}}}}]
+    endpoint = ModelEndpoint(url=server.base_url, model="simulated-author", checkpoint="c")
+    for seed in range(3):
+        with closing(connect(endpoint)) as over_http:
+            answer = over_http.reply(messages, tools, seed).outcome
+        assert answer == DirectModel(replace(endpoint, url="simulated")).reply(messages, tools, seed).outcome
+        assert "submit_clusters" in str(answer) and "card-1" in str(answer)
+
+
 def test_a_checkpoint_that_cannot_be_is_a_bad_set_up(server: Server) -> None:
     messages = [canonical(message) for message in body()["messages"]]
     endpoint = ModelEndpoint(url=server.base_url, model=f"{MODEL}+patience0.500", checkpoint="c")

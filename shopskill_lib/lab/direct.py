@@ -1,4 +1,4 @@
-"""The simulated shopper as a model without a wire: the same answers as over it, for experiments of many episodes."""
+"""The simulated shopper and author as models without a wire: the same answers, for experiments of many episodes."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from shopskill_lib.errors import SetupError
 from shopskill_lib.models import SYSTEM_CLOCK, CallCost, Clock, Endpoint
 from shopskill_lib.records import ModelIdentity, canonical
 from shopskill_lib.replies import Reply, read_reply
-from shopskill_lib.simulated.shopper import respond
+from shopskill_lib.simulated.wire import respond
 
 
 @dataclass(frozen=True, slots=True)
 class DirectModel:
-    """The shopper called as a function; in all else a model behind its endpoint."""
+    """A simulated model called as a function; in all else a model behind its endpoint."""
 
     endpoint: Endpoint
     clock: Clock = SYSTEM_CLOCK
@@ -34,10 +34,10 @@ class DirectModel:
         """Let go of nothing: a function holds nothing."""
 
     def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
-        """Ask the shopper once.
+        """Ask once.
 
         Raises:
-            SetupError: the shopper refuses the request.
+            SetupError: the model refuses the request.
         """
         answer = respond(
             {
@@ -51,10 +51,10 @@ class DirectModel:
         )
         if answer.status != 200:
             raise SetupError(
-                f"the simulated shopper refuses: {answer.body['error']['message']}",
+                f"the simulated model refuses: {answer.body['error']['message']}",
                 where=f"model {self.endpoint.model!r}",
                 allowed="a simulated model and prompts that its context holds",
-                todo="correct policy_model, or show fewer chunks",
+                todo="correct policy_model or author_model, or send less",
             )
         reply = read_reply(canonical(answer.body), {tool["function"]["name"] for tool in tools})
         if self.meter is not None:
@@ -64,5 +64,5 @@ class DirectModel:
 
 @lru_cache(maxsize=4096)
 def _decode(message: bytes) -> Any:
-    """Decode a message once: a conversation sends it at every turn; the shopper changes nothing in it."""
+    """Decode a message once: a conversation sends it at every turn; the models change nothing in it."""
     return json.loads(message)

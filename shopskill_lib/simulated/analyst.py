@@ -6,11 +6,11 @@ It is imperfect on purpose; every rate is a constant here.
 from typing import Any
 
 from shopskill_lib.records import Language
-from shopskill_lib.simulated.casefile import Case, Exchange, Talk, Trial, arguments_of, trials
+from shopskill_lib.simulated.casefile import Case, Exchange, Talk, Trial, trials
 from shopskill_lib.simulated.decisions import BUY, Call
 from shopskill_lib.simulated.diagnosis import Cause, Course, Evidence, as_list, next_action
 from shopskill_lib.simulated.lessons import Wording, join, names, opposite, render, topic, word
-from shopskill_lib.simulated.reading import read_page
+from shopskill_lib.simulated.reading import json_object, read_page
 
 MAX_CARDS = 3
 """Success cards at most where the tool sets no bound."""
@@ -211,7 +211,7 @@ def _diagnosis_again(talk: Talk, case: Case) -> dict[str, Any]:
 
 def _inspected(calls: tuple[Exchange, ...]) -> dict[str, Any] | None:
     """Return the wanted product, {} where it could not be read; None before it was inspected."""
-    results = [arguments_of(made.result) for made in calls if made.name == "inspect_gold"]
+    results = [json_object(made.result) for made in calls if made.name == "inspect_gold"]
     known = [product for product in results if "title" in product]
     return known[0] if known else {} if len(results) > 3 else None
 

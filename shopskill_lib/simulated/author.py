@@ -14,7 +14,7 @@ from shopskill_lib.simulated.casefile import MalformedError, Talk, exchanges, re
 from shopskill_lib.simulated.chat import Reply, Request, completion, read, refusal
 from shopskill_lib.simulated.decisions import NOISE, Draws
 
-AUTHOR_VERSION = "simulated-author-v1"
+AUTHOR_VERSION = "simulated-author-v2"
 MODEL = "simulated-author"
 
 MAX_TOKENS = 16_384

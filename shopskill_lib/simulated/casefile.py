@@ -16,7 +16,8 @@ from shopskill_lib.records import Language
 from shopskill_lib.simulated.chat import Message
 from shopskill_lib.simulated.decisions import Draws
 from shopskill_lib.simulated.lessons import language_of
-from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, read_page, read_request, read_system
+from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, json_object, read_request, read_system
+from shopskill_lib.simulated.recorded import MARK, read_action, read_page, spoken
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -67,11 +68,8 @@ class Turn(NamedTuple):
     argument: str
     refused: bool
     """Whether it was a fault or was not carried out."""
-
-    @property
-    def action(self) -> str:
-        """What was done, as the shop takes it."""
-        return f"{self.verb}[{self.argument}]"
+    action: str
+    """What was done, as written."""
 
 
 class Case(NamedTuple):
@@ -85,6 +83,8 @@ class Case(NamedTuple):
     turns: tuple[Turn, ...]
     gold: str
     """Id of the wanted product; "" where it is not told."""
+    spoken: bool
+    """Whether it was recorded elsewhere, with a request in everyday words."""
 
 
 class Exchange(NamedTuple):
@@ -124,7 +124,7 @@ class Talk:
     def complained(self) -> bool:
         """Whether the firewall sent the last work back."""
         last = next((made.result for made in reversed(self.calls) if made.name == self.tool), "")
-        return arguments_of(last).get("type") == "firewall"
+        return json_object(last).get("type") == "firewall"
 
     def happens(self, rate: float, decision: str) -> bool:
         """Tell whether something happens that has this rate."""
@@ -158,15 +158,19 @@ def read_case(message: str) -> Case:
     told = read_system(f"<persona>\n{json.dumps(persona)}\n</persona>")[1] if isinstance(persona, dict) else ()
     gold = json_section(message, "gold", required=False)
     outcome = json_section(message, "outcome")
+    turns = _turns(text_section(message, "trajectory"))
+    asked = read_request(f"<request>\n{request}\n</request>")
+    recorded = any(turn.text.startswith(MARK) for turn in turns)
     try:
         return Case(
             language=language_of(request),
-            request=read_request(f"<request>\n{request}\n</request>"),
+            request=spoken(asked, [turn.page for turn in turns]) if recorded else asked,
             persona=told,
             skill=read_skill(message),
             outcome=Outcome.model_validate(outcome),
-            turns=_turns(text_section(message, "trajectory")),
+            turns=turns,
             gold=str(gold.get("asin", "")) if isinstance(gold, dict) else "",
+            spoken=recorded,
         )
     except ValidationError as error:
         raise MalformedError(f"section outcome: {first_fault(error)}") from error
@@ -246,10 +250,10 @@ def _turns(text: str) -> tuple[Turn, ...]:
 def _turn(step: int, block: str) -> Turn:
     page, _, rest = block.partition("\n</page>")
     text = page.partition("<page>\n")[2]
-    action = rest.partition("<action>")[2].rpartition("</action>")[0]
-    match = _ACTION.fullmatch(action.strip())
-    refused = match is None or "<feedback>" in rest
-    return Turn(step, text, read_page(text), match[1] if match else "", match[2] if match else "", refused)
+    action = rest.partition("<action>")[2].rpartition("</action>")[0].strip()
+    shown, own = read_page(text), _ACTION.fullmatch(action)
+    verb, argument = (own[1], own[2]) if own else read_action(action, text, shown) or ("", "")
+    return Turn(step, text, shown, verb, argument, not verb or "<feedback>" in rest, action)
 
 
 def exchanges(messages: Sequence[Message]) -> tuple[Exchange, ...]:
@@ -259,20 +263,11 @@ def exchanges(messages: Sequence[Message]) -> tuple[Exchange, ...]:
     for message in messages:
         for made in message.calls:
             waiting.append(len(found))
-            found.append(Exchange(made.name, arguments_of(made.arguments), ""))
+            found.append(Exchange(made.name, json_object(made.arguments), ""))
         if message.role == "tool" and waiting:
             place = waiting.pop(0)
             found[place] = found[place]._replace(result=message.text)
     return tuple(found)
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """Return the JSON object that a text is; empty for any other text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def trials(calls: Sequence[Exchange]) -> tuple[Trial, ...]:
@@ -307,7 +302,7 @@ def _continued(trial: Trial, action: tuple[str, str], head: dict[str, Any], page
 def _answer(result: str) -> tuple[dict[str, Any], str]:
     """Return the first line of a tool's answer as an object, {} for another, and what follows."""
     line, _, rest = result.partition("\n")
-    return arguments_of(line), rest.removeprefix("\n")
+    return json_object(line), rest.removeprefix("\n")
 
 
 def pages(texts: Sequence[str]) -> tuple[Page, ...]:

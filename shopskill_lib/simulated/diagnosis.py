@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shopskill_lib.simulated.casefile import Case, Trial, Turn, pages
 from shopskill_lib.simulated.competences import Competences
 from shopskill_lib.simulated.decisions import BACK, PREVIOUS, Call, Draws, View, decide, flaws, is_over, wanted_value
-from shopskill_lib.simulated.reading import Page, read_page
+from shopskill_lib.simulated.reading import Axis, Page, read_page
 from shopskill_lib.text import tokens
 
 EXPERT = Competences(*(1.0 for _ in Competences._fields))
@@ -19,6 +19,8 @@ EXPERT = Competences(*(1.0 for _ in Competences._fields))
 GLANCE = 3
 """Results among which a product is found without reading on."""
 
+SPOKEN = 0.5
+"""Share of the words of a clause in everyday words that a query has to hold to name it."""
 
 IN_TIME = 12
 """Turns within which an order after a detour shows that somebody stops in time."""
@@ -91,7 +93,9 @@ class Course:
     def says_all(self, query: str) -> bool:
         """Tell whether a query holds nearly everything that the request names."""
         typed, phrases = set(tokens(query)), self.case.request.phrases
-        return sum(phrase.words <= typed for phrase in phrases) >= max(2, len(phrases) - 1)
+        share = SPOKEN if self.case.spoken else 1
+        named = sum(len(phrase.words & typed) >= share * len(phrase.words) for phrase in phrases)
+        return named >= max(2, len(phrases) - 1)
 
     def exercised(self) -> dict[str, Evidence]:
         """Return the competences that this trajectory shows at work, with one step each."""
@@ -126,9 +130,20 @@ class Course:
         for turn in self.acts:
             axis, _, value = turn.argument.partition("=")
             found = next((known for known in turn.page.axes if known.name == axis), None)
-            if found and len(found.values) > 2 and value and wanted_value(self.expert, turn.page, found) == value:
+            if not value or found is None or len(found.values) <= 2:
+                continue
+            if wanted_value(self.expert, turn.page, found) == value or self._nearest(found) == value:
                 return Evidence(turn.step, turn.action)
         return None
+
+    def _nearest(self, axis: Axis) -> str | None:
+        """Return the value that was bought if, of all on its axis, it shares most words with a spoken request."""
+        bought = self.last_product.page.axes if self.last_product is not None and self.case.spoken else ()
+        chosen = next((known.chosen for known in bought if known.name == axis.name), None)
+        asked = frozenset().union(*(phrase.words for phrase in self.case.request.phrases))
+        shared = {value: len(asked & frozenset(tokens(value))) for value in axis.values}
+        rest = max((count for value, count in shared.items() if value != chosen), default=0)
+        return chosen if chosen is not None and shared.get(chosen, 0) > rest else None
 
     def _price(self) -> Evidence | None:
         """A variant that was found too dear and not bought."""

@@ -69,6 +69,8 @@ class Lesson(BaseModel):
 
     card_id: str
     group: int = 0
+    merged: int = 1
+    """Cards that it stands for."""
     workflow_stage: str
     mechanism: str = ""
     failure_mechanism: str = ""
@@ -158,7 +160,7 @@ def _dismissal(talk: Talk, name: str, members: list[Lesson]) -> str:
         return "empty"
     if talk.complained and name not in bank():
         return "firewall"
-    if len(members) == 1 and not helps(name) and talk.happens(ONE_OFF, f"one-off|{name}"):
+    if sum(card.merged for card in members) == 1 and not helps(name) and talk.happens(ONE_OFF, f"one-off|{name}"):
         return "one"
     return ""
 
@@ -166,10 +168,10 @@ def _dismissal(talk: Talk, name: str, members: list[Lesson]) -> str:
 def _cluster(talk: Talk, language: Language, name: str, stage: str, members: list[Lesson]) -> dict[str, Any]:
     """Return a cluster in the words of its most typical card, or in the author's own."""
     own = word(name, language, talk.draws.uniform) if name in bank() else None
-    typical = _typical([card.advice for card in members])
+    typical = _typical([(card.advice, card.merged) for card in members])
     lead = next(card for card in members if card.advice == typical)
     said = _SAID[language]
-    targets = [card.target_chunk_id for card in members if card.target_chunk_id]
+    targets = [(card.target_chunk_id, card.merged) for card in members if card.target_chunk_id]
     steps = list(split(typical))[:STEPS]
     cluster = Cluster(
         workflow_stage=stage,
@@ -184,9 +186,11 @@ def _cluster(talk: Talk, language: Language, name: str, stage: str, members: lis
     return told.model_dump() | {"card_ids": [card.card_id for card in members]}
 
 
-def _typical(texts: Sequence[str]) -> str:
-    """Return the most frequent text, the first in order of several."""
-    counts = Counter(texts)
+def _typical(texts: Sequence[tuple[str, int]]) -> str:
+    """Return the text of the most cards, the first in order of several."""
+    counts = Counter[str]()
+    for text, cards in texts:
+        counts[text] += cards
     return min(counts, key=lambda text: (-counts[text], text))
 
 

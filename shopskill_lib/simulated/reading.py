@@ -134,6 +134,15 @@ def _json_after(text: str, tag: str) -> Any:
         return None
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; empty for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _pairs(value: Any) -> list[tuple[str, str]]:
     """Return the named texts of a nested object; lists (such as recent searches) are no evidence of a wish."""
     if not isinstance(value, Mapping):
@@ -153,10 +162,10 @@ def read_page(text: str) -> Page:
         axes = tuple(
             _axis(match[1], match[2], match[3], labels) for match in _AXIS.finditer(options.split("\n\n", 1)[0])
         )
-        return Page((_item(fields),), True, axes, _amount(fields.get("selected", "")))
+        return Page((read_item(fields),), True, axes, amount(fields.get("selected", "")))
     if _RESULTS_PAGE.match(text):
         entries = ({"title": match[1], **_fields(match[2])} for match in _RESULT.finditer(text))
-        return Page(tuple(_item(fields) for fields in entries if "id" in fields), False)
+        return Page(tuple(read_item(fields) for fields in entries if "id" in fields), False)
     return OTHER_PAGE
 
 
@@ -174,12 +183,14 @@ def _fields(block: str) -> dict[str, str]:
     return {_NAMES[name]: value for name, value in pairs if name in _NAMES}
 
 
-def _item(fields: Mapping[str, str]) -> Item:
+def read_item(fields: Mapping[str, str]) -> Item:
+    """Return the product that named fields of a page tell: id, price, title, category and attributes."""
     shown = " ".join(fields.get(name, "") for name in ("title", "category", "attributes"))
-    return Item(fields.get("id", ""), frozenset(tokens(shown)), _amount(fields.get("price", "")))
+    return Item(fields.get("id", ""), frozenset(tokens(shown)), amount(fields.get("price", "")))
 
 
-def _amount(text: str) -> float | None:
+def amount(text: str) -> float | None:
+    """Return the first number of a text; None without one."""
     match = _AMOUNT.search(text)
     return float(match[0]) if match else None
 
