@@ -16,7 +16,7 @@ run: .venv/.installed
 	$(BIN)/shopskill run params/embedded.yaml
 
 test: check
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 	rm -rf $(SMOKE)
 	$(BIN)/shopskill run params/smoke.yaml
 	$(BIN)/pytest -q -p no:cacheprovider --nbval $(SMOKE)

@@ -18,6 +18,15 @@ GateWriter = Callable[..., Path]
 Writer = Callable[..., Path]
 
 
+SLOW = ("test_run", "test_online", "test_invariants", "test_distil", "test_truth", "test_compiler", "test_author")
+"""Files that take longest: they come first, so that two workers end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slow files first."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder with the published data and reference documents; tests that need it are skipped without it."""
