@@ -74,7 +74,7 @@ def disguises(text: str) -> list[str]:
 
 
 def leaking(body: Json) -> Answer:
-    """The simulated models; a diagnosis copies all of gold or hides a fact of it, and one in two mends what it is told."""
+    """The simulated models; a diagnosis copies all of gold or hides a fact of it, and one in two is mended later."""
     reply = wire.respond(body)
     document: Any = json.loads(json.dumps(reply.body))
     calls = document["choices"][0]["message"].get("tool_calls") or [] if reply.status == 200 else []
