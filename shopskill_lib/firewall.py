@@ -230,7 +230,8 @@ class _Index(NamedTuple):
 
     facts: tuple[_Fact, ...]
     names: frozenset[tuple[str, Kind]]
-    """Compact forms found with separators inside: Latin brands and shops, also mirrored; amounts of three digits."""
+    """Compact forms found with separators inside: brands and shops not of Han alone, also mirrored; amounts of three
+    digits."""
     windows: frozenset[tuple[str, ...]]
     """Windows of its long texts."""
 
@@ -325,7 +326,8 @@ def _index(instance: Instance) -> _Index:
         *(fact for option in instance.options for fact in _option(option)),
         *(_Fact("number", _run(f"{number:f}"), ()) for number in instance.numbers if _significant(number) >= 2),
     ]
-    names = {form for brand in brands if compact(brand).isascii() for form in mirrored(compact(brand))}
+    mixed = [form for form in map(compact, brands) if any(map(str.isascii, form))]
+    names = {form for name in mixed for form in mirrored(name)}
     amounts = {str(int(number)) for number in instance.numbers if number % 1 == 0 and _significant(number) >= 2}
     return _Index(
         tuple(dict.fromkeys(fact for fact in facts if fact.run)),

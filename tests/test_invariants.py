@@ -25,6 +25,7 @@ from whole_run import (
     Trainer,
     WholeRun,
     analysed,
+    disguises,
     document,
     episodes,
     gate_a,
@@ -134,15 +135,15 @@ def test_i05_gold_is_only_in_the_audit(done: WholeRun) -> None:
     audits = list(done.folder.rglob("audit.jsonl"))
     kept = "".join(path.read_text(encoding="utf-8") for path in audits)
     assert len(audits) == 2
-    assert sum(gold.shop in kept for _, gold in done.golds) > 5
-    leaks = lines(done.folder / "audit.jsonl")
-    assert {line["channel"] for line in leaks if line["findings"]} == {"success", "failure"}
     for path in done.folder.rglob("*"):
         if path.is_file() and path not in audits:
             text = path.read_bytes().decode("utf-8")
             assert not [needle for needle in secret if needle in text], path
             public = without_pages(text) if path.parent.name == "episodes" else text
             assert not [needle for needle in shown if needle in public], path
+    assert sum(gold.shop in kept for _, gold in done.golds) > 5
+    tried = [[*zip(disguises(gold.asin), disguises(gold.shop), strict=True)] for _, gold in done.golds]
+    assert all(any(asin in kept or shop in kept for asin, shop in form) for form in zip(*tried, strict=True))
 
 
 def test_i05_gold_is_told_to_the_failure_analyst_alone(done: WholeRun) -> None:

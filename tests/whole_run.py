@@ -95,13 +95,13 @@ def _told(body: Json) -> str:
 def _leaked(arguments: Json, told: str, body: Json) -> Json:
     """The diagnosis with gold in the texts that would travel."""
     gold = json.loads(told)
-    number = int(gold["asin"][-3:])
+    number = int(gold["asin"][-6:])
     texts = [name for name, text in arguments["deployable"].items() if isinstance(text, str)]
     texts = [name for name in texts if name not in ("workflow_stage", "target_chunk_id")]
     if number % 4 > 1 and "firewall" in str(body["messages"][-1]["content"]):
         return arguments
-    where, fact = texts[number % len(texts)], (gold["asin"], gold["shop"])[number // 4 % 2]
-    added = dict.fromkeys(texts, told) if number % 4 else {where: disguises(fact)[number % 5]}
+    where, fact = texts[number % len(texts)], (gold["asin"], gold["shop"])[number % 3 % 2]
+    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(fact)[number // 7 % 5]}
     lesson = {
         name: f"{text} {added.get(name, '')}" if name in texts else text
         for name, text in arguments["deployable"].items()
