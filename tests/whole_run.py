@@ -101,7 +101,7 @@ def _leaked(arguments: Json, told: str, body: Json) -> Json:
     if number % 4 > 1 and "firewall" in str(body["messages"][-1]["content"]):
         return arguments
     where, fact = texts[number % len(texts)], (gold["asin"], gold["shop"])[number % 3 % 2]
-    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(fact)[number // 7 % 5]}
+    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(fact)[number // 3 % 5]}
     lesson = {
         name: f"{text} {added.get(name, '')}" if name in texts else text
         for name, text in arguments["deployable"].items()
