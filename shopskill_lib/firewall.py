@@ -18,13 +18,16 @@ from pydantic import BaseModel, Field
 from shopskill_lib.disguises import View, compact, decoded, mirrored, plain, view
 from shopskill_lib.errors import FirewallError, InputError
 from shopskill_lib.passages import LONG_WEIGHT, TITLE_WEIGHT, is_phrase, telling_windows, windows
-from shopskill_lib.records import Language, Privileged, Product, RequiredOption, Task
+from shopskill_lib.records import Episode, Language, Privileged, Product, RequiredOption, RewardDetail, Task
 from shopskill_lib.text import units
 
 Kind = Literal["identifier", "title", "fragment", "brand", "option", "number", "unobservable"]
 
 ANCHOR = 6
 """Fewest characters of an identifier that is found without a word like ``task`` beside it."""
+
+_HOLDERS = (Task, Product, Episode, RewardDetail)
+"""Records that name gold among other things: what is written of them is taken out by name, never handed on whole."""
 
 _REFUSAL = {
     "allowed": "records, mappings and sequences that hold nothing derived from gold (M11)",
@@ -182,13 +185,14 @@ def public(value: object, where: str) -> None:
         where: the writer, for the message.
 
     Raises:
-        FirewallError: something privileged, or something that cannot be looked into, is anywhere inside.
+        FirewallError: something privileged, a record that names gold, or something that cannot be looked
+            into, is anywhere inside.
     """
     todo = [(value, "the value")]
     seen = dict[int, object]()
     while todo:
         item, path = todo.pop()
-        if isinstance(item, Privileged | Instance):
+        if isinstance(item, (Privileged, Instance, *_HOLDERS)):
             raise FirewallError(f"{path} is privileged ({type(item).__name__})", where=where, **_REFUSAL)
         if isinstance(item, _ATOMS) or id(item) in seen:
             continue
@@ -226,7 +230,8 @@ class _Index(NamedTuple):
 
     facts: tuple[_Fact, ...]
     names: frozenset[tuple[str, Kind]]
-    """Compact forms found with separators inside: Latin brands and shops, also mirrored; amounts of three digits."""
+    """Compact forms found with separators inside: brands and shops not of Han alone, also mirrored; amounts of three
+    digits."""
     windows: frozenset[tuple[str, ...]]
     """Windows of its long texts."""
 
@@ -321,7 +326,8 @@ def _index(instance: Instance) -> _Index:
         *(fact for option in instance.options for fact in _option(option)),
         *(_Fact("number", _run(f"{number:f}"), ()) for number in instance.numbers if _significant(number) >= 2),
     ]
-    names = {form for brand in brands if compact(brand).isascii() for form in mirrored(compact(brand))}
+    mixed = [form for form in map(compact, brands) if any(map(str.isascii, form))]
+    names = {form for name in mixed for form in mirrored(name)}
     amounts = {str(int(number)) for number in instance.numbers if number % 1 == 0 and _significant(number) >= 2}
     return _Index(
         tuple(dict.fromkeys(fact for fact in facts if fact.run)),

@@ -193,6 +193,13 @@ TITLE_FORMS = (
 
 
 @pytest.mark.parametrize("form", TITLE_FORMS)
+@pytest.mark.parametrize("shop", ["雀声0098旗舰店", "361度运动官方店", "A21优选店"])
+def test_names_of_han_and_digits_are_found_in_every_form(form: str, shop: str) -> None:
+    found = Screen({"a": Instance(brands=(shop,))}).scan({"text": f"先看{FORMS[form](shop)}再比较"}, ["a"])
+    assert "brand" in {finding.kind for finding in found}
+
+
+@pytest.mark.parametrize("form", TITLE_FORMS)
 @pytest.mark.parametrize("title", [*MUG.titles, *OTHER.titles])
 @given(HAN | LATIN)
 def test_titles_are_found_in_every_form_whatever_the_task(form: str, title: str, before: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shopskill_lib.errors import FirewallError
 from shopskill_lib.firewall import Finding, Instance, public
-from shopskill_lib.records import Hint, Privileged, Record, RequiredOption
+from shopskill_lib.records import Episode, Hint, Privileged, Product, Record, RequiredOption, RewardDetail, Task
 
 MUG = Instance(identifiers=("1828", "760404877482"), titles=("G",), brands=("Ivomere",), numbers=(672.0,))
 
@@ -37,7 +37,15 @@ WRAPPERS: list[Callable[[object], object]] = [
     lambda value: Holder(body=value),
     lambda value: RequiredOption(value, "x"),  # type: ignore[arg-type]
 ]
-HELD = [Audit(gold="G"), MUG, Finding(kind="brand", field="a", excerpt="G")]
+HELD = [
+    Audit(gold="G"),
+    MUG,
+    Finding(kind="brand", field="a", excerpt="G"),
+    Task.model_construct(gold_asin="G"),
+    Product.model_construct(title="G"),
+    Episode.model_construct(task_id="G"),
+    RewardDetail.model_construct(target_asin_match=True),
+]
 
 
 @pytest.mark.parametrize("held", HELD, ids=lambda held: type(held).__name__)
