@@ -155,7 +155,7 @@ def save(curriculum: Curriculum, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def load(path: Path) -> Curriculum:
+def load(path: str | Path) -> Curriculum:
     """Read a curriculum.
 
     Raises:
@@ -163,7 +163,7 @@ def load(path: Path) -> Curriculum:
             is not that of its content.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         return _parse(document)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -3,7 +3,7 @@
 The estimator and the rule are METHOD M19-M22 exactly; intervals and stability stand beside them.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,7 @@ class Gate:
 
     def key(self) -> dict[str, Any]:
         """What makes this gate and no other: its data and its rule (M23)."""
-        factors = [asdict(item) for item in self.observations.interventions]
+        factors = [asdict(replace(item, title="")) for item in self.observations.interventions]
         return {"sha256": self.observations.sha256, "budget": self.budget, "factors": factors}
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import write_bytes
@@ -29,11 +30,11 @@ STATUS_MARKS = {
 }
 """Marker and colour of a status; the greys differ in lightness too."""
 
-LABEL_LENGTH = 26
+LABEL_LENGTH = 34
 
 
 def label(intervention_id: str, column: int) -> str:
-    """Return an id as a figure can print it: ASCII, at most 26 characters, dollars not taken for formulas."""
+    """Return an id as a figure can print it: ASCII, at most 34 characters, dollars not taken for formulas."""
     if not intervention_id.isascii():
         return f"factor #{column}"
     short = len(intervention_id) <= LABEL_LENGTH
@@ -178,6 +179,7 @@ def stages(table: pd.DataFrame) -> Figure:
         )
         axes.set_yticks(rows, table.index)
         axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("eligible cards")
         axes.set_title(f"{_simulated(table)}Cards by stage of the shopping workflow")
         axes.legend(loc="best")
@@ -194,6 +196,7 @@ def support(table: pd.DataFrame) -> Figure:
         axes.barh(rows, failed, left=done, color="#dddddd", ec="black", lw=0.6, hatch="//", label="failure cards")
         axes.set_yticks(rows, [label(title, column) for title, column in zip(table["title"], table.index, strict=True)])
         axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("cards behind the text")
         axes.set_title(f"{_simulated(table)}Support of every chunk of the draft")
         axes.legend(loc="lower right")
@@ -204,7 +207,7 @@ def effects(table: pd.DataFrame) -> Figure:
     """Draw effects over gates (`tables.effects`): one row a text, one column a gate, the interval in each cell."""
     cells = table.reset_index()
     cells["gate"] = ["Gate A" if number == "-" else f"round {number}" for number in cells["round"]]
-    cells["text"] = list(zip(cells["chunk_id"], cells["version_id"], strict=True))
+    cells["text"] = list(zip(cells["#"], cells["title"], strict=True))
     texts, gates = list(dict.fromkeys(cells["text"])), list(dict.fromkeys(sorted(cells["gate"])))
     values = np.full((len(texts), len(gates)), np.nan)
     places = [(texts.index(text), gates.index(gate)) for text, gate in zip(cells["text"], cells["gate"], strict=True)]
@@ -217,9 +220,7 @@ def effects(table: pd.DataFrame) -> Figure:
             dark = abs(values[row, column]) > 0.6 * reach
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
         axes.set_xticks(range(len(gates)), gates)
-        axes.set_yticks(
-            range(len(texts)), [_version(chunk, version, row) for row, (chunk, version) in enumerate(texts, 1)]
-        )
+        axes.set_yticks(range(len(texts)), [label(f"{title} (#{number})", number) for number, title in texts])
         axes.grid(visible=False)
         figure.colorbar(image, label="effect on reward", shrink=0.8)
         axes.set_title(f"{_simulated(table)}Effect by gate, 95 % interval; * in the skill after it")
@@ -233,11 +234,6 @@ def _effect_words(cells: pd.DataFrame) -> list[str]:
     return [
         "" if pd.isna(alpha) else f"{alpha:+.3f}{star}\n[{low:+.2f}, {high:+.2f}]" for alpha, low, high, star in numbers
     ]
-
-
-def _version(chunk_id: str, version_id: str, column: int) -> str:
-    """Label a text: its chunk, and its version where it is another one than the first."""
-    return label(chunk_id, column) if chunk_id == version_id else f"{label(chunk_id, column)}, {version_id[-6:]}"
 
 
 def gaps(table: pd.DataFrame) -> Figure:
@@ -254,6 +250,7 @@ def gaps(table: pd.DataFrame) -> Figure:
         gap.axhline(0.0, color="black", lw=0.9)
         gap.set_ylabel("gap G, 95 % bootstrap")
         size.bar(rounds, table["chunks after"], color="#9db8d2", edgecolor="black")
+        size.yaxis.set_major_locator(MaxNLocator(integer=True))
         size.set_ylabel("chunks after the gate")
         for axes in (rewards, gap, size):
             axes.set_xticks(rounds)
@@ -296,7 +293,8 @@ def _title(gate: Gate, words: str) -> str:
 def _sorted(gate: Gate) -> pd.DataFrame:
     """Estimated factors, smallest effect first (drawn from the bottom up), with their printable labels."""
     frame = gate.to_frame()
-    frame["label"] = [label(name, column) for column, name in enumerate(frame["intervention_id"], 1)]
+    titles = [item.title or item.intervention_id for item in gate.observations.interventions]
+    frame["label"] = [label(title, column) for column, title in enumerate(titles, 1)]
     return frame.dropna(subset=["coefficient"]).sort_values("coefficient", kind="stable")
 
 

@@ -156,6 +156,7 @@ class Pool(Record):
                 kind="candidate" if version in operations else self.kind,
                 operation=operations.get(version),
                 order=place,
+                title=self.versions[version].title,
             )
             for place, slot in enumerate(self.slots, 1)
             for version in slot.versions

@@ -252,7 +252,7 @@ def _interventions(pool: Pool) -> list[dict[str, object]]:
             "kind": item.kind,
             "operation": item.operation,
             "order": item.order,
-            "title": pool.versions[item.intervention_id].title,
+            "title": item.title,
         }
         for item in pool.interventions
     ]

@@ -18,7 +18,8 @@ section { border-bottom: 1px solid #bbb; padding-bottom: 1.5rem; margin-bottom: 
 pre { background: #f6f6f4; padding: .5rem .8rem; white-space: pre-wrap; font-size: .82rem; line-height: 1.4; }
 table { border-collapse: collapse; font-size: .78rem; margin: .5rem 0; }
 table.dataframe { border: 0; }
-th, td { border: 0; border-bottom: 1px solid #ddd; padding: .2rem .5rem; text-align: right; white-space: nowrap; }
+th, td { border: 0; border-bottom: 1px solid #ddd; padding: .2rem .5rem; text-align: right; }
+td { max-width: 24rem; overflow-wrap: anywhere; }
 th:first-child, td:first-child { text-align: left; }
 div.jp-RenderedHTMLCommon { overflow-x: auto; }
 img, svg { max-width: 100%; height: auto; }

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 import papermill
 
-from shopskill_lib import distil, masks, protocol, report, workbench
+from shopskill_lib import distil, looks, masks, protocol, report, workbench
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
 from shopskill_lib.files import read_bytes, write_bytes, write_json
@@ -52,7 +52,8 @@ def execute(order: Order) -> Path:
         if not order.given.get("observations"):
             _work(order, name)
         _run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
-    _write_records(order)
+    if not order.settings.skill:
+        _write_records(order)
     place = _place(order, list(order.chosen)[-1])
     done = [place / path.name for path in _up_to_last(order).values() if (place / path.name).exists()]
     report.write(f"shopskill run {run_dir.name}", done, place / "report.html")
@@ -78,12 +79,13 @@ def pilot(order: Order, limit: int) -> str:
     """
     bench = workbench.set_up(order.settings, folder(str(order.run_dir)))
     train, val = distil.plan_train(bench, distil.seed_skill(bench)), protocol.plan_bare(bench, "val")
+    name = "Gate A, bare half (the masked half needs a draft)"
     if order.settings.draft or (bench.folder / protocol.DRAFT).exists():
         bench = protocol.set_up(order.settings, bench.folder)
         masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
-        val = protocol.plan_gate_a(bench)
+        val, name = protocol.plan_gate_a(bench), "Gate A"
     _write_records(order)
-    plans = {"training": [] if order.settings.draft else train, "Gate A": val}
+    plans = {"training": [] if order.settings.draft else train, name: val}
     lines: list[str] = []
     for plan in plans.values():
         first = set(list(dict.fromkeys(planned.task.task_id for planned in plan))[:limit])
@@ -249,10 +251,11 @@ def _answer(options: argparse.Namespace) -> str:
     if (place / "selection.csv").exists():
         table = pd.read_csv(place / "selection.csv", index_col=0, dtype={"rank": "Int64"})
         lines.append(table.to_string(na_rep="-"))
-    for record in (_record(place / f"{name[3:]}.json") for name in _up_to_last(order)):
+    for name, record in ((name, _record(place / f"{name[3:]}.json")) for name in _up_to_last(order)):
         if record:
-            looks = f"looks so far: {len(record['looks'])}; last reason: {record['looks'][-1]['reason']}"
-            lines += [record["verdict"], *(f"note: {note}" for note in record["notes"]), looks]
+            taken = len(record["looks"]) if name == "03_gate_a" else looks.taken(order.run_dir, "gate_b.json")
+            told = f"looks so far: {taken}; last reason: {record['looks'][-1]['reason']}"
+            lines += [record["verdict"], *(f"note: {note}" for note in record["notes"]), told]
     if "05_online" in order.chosen:
         lines += [_record(path)["verdict"] for path in sorted(place.glob("online/round_*/round.json"))]
     return "\n".join([*lines, f"report: {place / 'report.html'}"])

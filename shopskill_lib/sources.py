@@ -38,6 +38,7 @@ class Intervention:
         kind: "draft" (cold start), "current" (in the active skill) or "candidate".
         operation: "ADD", "REWRITE" or None.
         order: place of the slot in the canonical (draft) order.
+        title: heading of the text, "" where the file has none; for readers only.
     """
 
     intervention_id: str
@@ -45,6 +46,7 @@ class Intervention:
     kind: str = "draft"
     operation: str | None = None
     order: int = 0
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +204,19 @@ def _intervention(item: dict[str, Any], number: int, path: Path) -> Intervention
     slot = item.get("logical_chunk_id") or identity
     kind, operation = item.get("kind", "draft"), item.get("operation")
     order = item.get("order", item.get("draft_order", number))
+    title = item.get("title") or ""
     problems = (
         (not isinstance(identity, str) or not identity.strip(), f"intervention_id is {identity!r}", "a text"),
         (not isinstance(slot, str), f"logical_chunk_id is {slot!r}", "a text or null"),
         (kind not in ("draft", "current", "candidate"), f"kind is {kind!r}", "draft, current or candidate"),
         (operation not in (None, "ADD", "REWRITE"), f"operation is {operation!r}", "ADD, REWRITE or null (I6)"),
         (type(order) is not int, f"order is {order!r}", "a whole number"),
+        (not isinstance(title, str), f"title is {title!r}", "a text or null"),
     )
     for wrong, found, allowed in problems:
         if wrong:
             raise InputError(found, where=f"{path}, intervention {number}", allowed=allowed, todo="mend the entry")
-    return Intervention(str(identity).strip(), str(slot).strip(), kind, operation, order)
+    return Intervention(str(identity).strip(), str(slot).strip(), kind, operation, order, str(title).strip())
 
 
 def _contributions(document: Any, path: Path, digest: str) -> Columns:

@@ -11,6 +11,9 @@ from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
 from shopskill_lib.workbench import Bench
 
+NEUTRAL = ("train", "bare")
+"""Arms whose mean tells nothing of a skill; the others' means would be a look before the gate."""
+
 RECENT = 50
 """Episodes whose pace the remaining time is estimated from."""
 
@@ -28,7 +31,7 @@ def report(run_dir: Path) -> str:
     rows = [_row(split, arm) for split, arms in sets.items() for arm in arms.values()]
     table = pd.DataFrame(rows).set_index(["split", "arm"])
     label = "simulated " if bench.agent.model.identity.simulated else ""
-    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_rounds(run_dir)}"
+    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_later(bench)}"
 
 
 def _plans(bench: Bench) -> dict[str, list[Planned]]:
@@ -53,16 +56,22 @@ def _row(split: str, arm: RolloutSet) -> dict[str, object]:
         "scored": len(arm.scored),
         "owed": len(arm.owed),
         "missing": len(arm.missing),
-        "mean reward": None if mean is None else round(mean, 4),
+        "mean reward": None if mean is None or arm.arm not in NEUTRAL else round(mean, 4),
         "protocol faults": sum(episode.protocol_faults for episode in arm.scored),
         "invalid actions": sum(episode.invalid_actions for episode in arm.scored),
     }
 
 
-def _rounds(run_dir: Path) -> str:
-    """Say which online rounds are finished; one that is being built shows its own episodes when it is."""
-    done = [path.name for path in sorted((run_dir / protocol.ROUNDS).glob("round_*"))]
-    return f"\nonline rounds finished: {', '.join(done)}" if done else ""
+def _later(bench: Bench) -> str:
+    """Say which stages wait for others, and which online rounds are finished."""
+    folder, settings = bench.folder, bench.settings
+    waiting = {
+        "masked rollouts: wait for the draft of 02_compile": settings.draft or (folder / protocol.DRAFT).exists(),
+        "test rollouts: wait for the skill of 03_gate_a": (folder / protocol.SELECTED).exists(),
+    }
+    done = [path.name for path in sorted((folder / protocol.ROUNDS).glob("round_*"))]
+    rounds = f"online rounds finished: {', '.join(done) or 'none'}, {settings.rounds} asked for"
+    return "".join(f"\n{line}" for line in (*(words for words, ready in waiting.items() if not ready), rounds))
 
 
 def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:

@@ -59,7 +59,8 @@ def design(gate: Gate) -> pd.DataFrame:
             f"about {3 / n**0.5:.2f} by chance",
         ),
     ]
-    return pd.DataFrame(rows, columns=["check", "found", "expected"]).set_index("check")
+    table = pd.DataFrame(rows, columns=["check", "found", "expected"]).set_index("check")
+    return _labelled(table, gate.observations.simulated)
 
 
 def _nominal(gate: Gate) -> str:
@@ -77,7 +78,10 @@ def selection(gate: Gate) -> pd.DataFrame:
     frame["rank_95"] = ["-" if pd.isna(low) else f"{low} to {high}" for low, high in interval]
     frame.index = pd.RangeIndex(1, len(frame) + 1, name="#")
     frame["rank"] = frame["rank"].astype(object).fillna("")  # empty in print and on disk
-    columns = [name for name in (*DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
+    titles = [item.title for item in gate.observations.interventions]
+    if any(titles):
+        frame.insert(0, "title", titles)
+    columns = [name for name in ("title", *DECISION_COLUMNS, *STABILITY, *BOUNDS) if name in frame]
     table = frame.sort_values("coefficient", ascending=False, na_position="last")[columns].round(DIGITS)
     return _labelled(table, gate.observations.simulated)
 
@@ -141,7 +145,11 @@ def funnel(analyses: Analyses, planned: int) -> pd.DataFrame:
         ("successes", len(successes), "read by the success analyst"),
         ("successes with a card", sum(bool(analysis.cards) for analysis in successes), "the others taught nothing new"),
         ("failures", len(failures), "audited in the shop by the failure analyst"),
-        ("failures with a verified repair", sum(facts.repair_verified for facts in failures), "a replay that succeeds"),
+        (
+            "failures with a verified repair",
+            sum(facts.repair_verified for facts in failures),
+            "some propose nothing all the same",
+        ),
         *((f"no proposal: {reason}", count, "stays in the audit") for reason, count in reasons.most_common()),
         ("eligible success cards", eligible["success"], "go on to the compiler"),
         ("eligible failure cards", eligible["failure"], "go on to the compiler"),
@@ -218,7 +226,7 @@ def draft_steps(draft: Draft) -> pd.DataFrame:
     early = [left for left in draft.left_out if left.step != "compilation"]
     both = sum(len(one.channels) == 2 for one in draft.mechanisms)
     rows = [
-        ("cards", len(draft.account()), "of all analyses"),
+        ("cards", len(draft.account()), "of all analyses, with those that propose nothing"),
         ("cards in clusters", len(eligible), f"{len(early)} others left out, with reasons"),
         ("clusters", len(draft.clusters), "one mechanism of one channel each"),
         ("mechanisms", len(draft.mechanisms), f"{both} of them known from both channels"),
@@ -287,10 +295,11 @@ def sources(draft: Draft, most: int = 2) -> pd.DataFrame:
 
 
 def left_out(draft: Draft) -> pd.DataFrame:
-    """What reached no version: how many cards or mechanisms, at which step, for which reason."""
-    counts = Counter((left.step, left.reason) for left in draft.left_out)
+    """The cards that support no version, by the step at which they were left out and the reason."""
+    lost = [place for place in draft.account().values() if not isinstance(place, str)]
+    counts = Counter((left.step, left.reason) for left in lost)
     rows = [(step, reason, count) for (step, reason), count in counts.most_common()]
-    return _labelled(pd.DataFrame(rows, columns=["step", "reason", "count"]).set_index("step"), draft.simulated)
+    return _labelled(pd.DataFrame(rows, columns=["step", "reason", "cards"]).set_index("step"), draft.simulated)
 
 
 def triage(rounds: Sequence[Round]) -> pd.DataFrame:
@@ -306,16 +315,23 @@ def candidates(rounds: Sequence[Round]) -> pd.DataFrame:
 
 
 def effects(rounds: Sequence[Round]) -> pd.DataFrame:
-    """Every text that a gate measured, Gate A included (round -): effect, interval, decision."""
+    """Every text that a gate measured, Gate A included (round -): effect, interval, decision.
+
+    `#` numbers the texts in the order of their chunks; figures label texts by it that they cannot print.
+    """
     rows = [found.model_dump(exclude={"text", "text_sha256", "reason", "checkpoint"}) for found in rounds[-1].lineage]
-    table = pd.DataFrame(rows).astype({"rank": "Int64", "round": "Int64"}).set_index(["chunk_id", "version_id"])
+    table = pd.DataFrame(rows).astype({"rank": "Int64", "round": "Int64"})
+    numbers = {version: number for number, version in enumerate(dict.fromkeys(table["version_id"]), 1)}
+    table.insert(0, "#", table["version_id"].map(numbers))
     table["rank"], table["round"] = (table[name].astype(object).fillna("-") for name in ("rank", "round"))
-    return _labelled(table.round(DIGITS), _any_simulated(rounds))
+    return _labelled(table.set_index(["#", "title"]).round(DIGITS), _any_simulated(rounds))
 
 
 def rho(rounds: Sequence[Round]) -> pd.DataFrame:
     """Probability with which the groups of each round were shown a chunk; empty where it was not in the skill."""
-    wide = _over(rounds, Round.rho).pivot(index="chunk_id", columns="round", values="rho").add_prefix("round ")
+    titles = {found.chunk_id: found.title for found in rounds[-1].lineage}
+    table = _over(rounds, Round.rho).assign(title=lambda rows: rows["chunk_id"].map(titles))
+    wide = table.pivot(index=["title", "chunk_id"], columns="round", values="rho").add_prefix("round ")
     return _labelled(wide, _any_simulated(rounds))
 
 

@@ -57,7 +57,7 @@ def test_every_card_is_accounted_for_in_the_tables(cold: Cold) -> None:
     lost = {name for name, place in cold.draft.account().items() if not isinstance(place, str)}
     assert supported == len(cards) - len(lost)
     assert len(tables.draft_mechanisms(cold.draft)) == steps["mechanisms"]
-    assert tables.left_out(cold.draft)["count"].sum() == len(cold.draft.left_out)
+    assert tables.left_out(cold.draft)["cards"].sum() == len(lost)
     assert set(tables.sources(cold.draft).index.get_level_values("title")) == set(support["title"])
 
 

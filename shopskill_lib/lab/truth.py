@@ -107,10 +107,22 @@ def _skill(bench: Bench) -> Skill:
     """Return the draft, every chunk a factor of its own.
 
     Raises:
-        ValueError: a chunk has a rewrite; their truth is not measured.
+        DesignError: a chunk has a rewrite.
     """
     pool = protocol.pool_of(bench)
+    if _rewritten(bench):
+        raise DesignError(
+            "the draft holds rewrites beside the texts they replace",
+            where="draft",
+            allowed="chunks of one text each: the truth of versions that exclude each other is not measured",
+            todo="measure the truth of the selected skill: -p draft=<run>/skill.md in a run folder of its own",
+        )
     return pool.skill(pool.versions)
+
+
+def _rewritten(bench: Bench) -> bool:
+    """Tell whether a chunk of the draft has more than one text."""
+    return any(len(slot.versions) > 1 for slot in protocol.pool_of(bench).slots)
 
 
 def open_run(folder: Path) -> Bench:
@@ -155,11 +167,12 @@ def read(folder: Path, bench: Bench | None = None) -> pd.DataFrame | None:
         bench: the run as set up already; None sets it up from the folder's `params.json`.
 
     Returns:
-        One row a chunk, or None where there is no truth of this draft, model, shop and these tasks.
+        One row a chunk, or None where there is no truth of this draft, model, shop and these tasks: never of rewrites.
     """
     if bench is None and not (folder / "params.json").exists():
         return None
-    found = _find(folder, bench or protocol.set_up(Settings.of_run(folder), folder))
+    ready = bench or protocol.set_up(Settings.of_run(folder), folder)
+    found = None if _rewritten(ready) else _find(folder, ready)
     return None if found is None else found.table
 
 
