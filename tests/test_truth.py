@@ -185,14 +185,12 @@ def test_draws_grow_until_the_errors_are_small(
     shop_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = replace(shop_bench, folder=tmp_path)
-    monkeypatch.setattr(truth, "PRECISION", 9)
-    grown = truth.measure(bench, draws=DRAWS)
+    grown = truth.measure(bench, draws=DRAWS, precision=9)
     assert grown.facts["draws"] > DRAWS
     assert grown.facts["largest_share"] <= 1 / 9
-    monkeypatch.setattr(truth, "PRECISION", 1000)
     monkeypatch.setattr(truth, "MOST_DRAWS", DRAWS)
     with pytest.raises(DesignError, match=f"after {DRAWS} draws"):
-        truth.measure(bench, draws=DRAWS)
+        truth.measure(bench, draws=DRAWS, precision=1000)
 
 
 def test_the_command_on_two_processes_equals_one(cache: Path) -> None:
