@@ -9,7 +9,7 @@ is not run again. Intervals are over drafts (t), on these val tasks.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,8 @@ from truth import measure_gate, open_shop, print_table
 from shopskill_lib import cold_start, folders, protocol
 from shopskill_lib.lab import truth
 from shopskill_lib.records import Language
+from shopskill_lib.simulated.competences import advice
+from shopskill_lib.skills import Chunk
 
 DRAWS, PRECISION = 2, 4
 """Of the truth: draws a task at first, doubled until the gate's errors are four times those of every true value."""
@@ -35,7 +37,8 @@ class Measured(NamedTuple):
     """What a draft's gate and its truth say of it.
 
     Attributes:
-        table: one row a chunk by title: truth, estimate, `held` by the interval and `selected` as 0 or 1.
+        table: one row a chunk by title: truth, estimate, `held` by the interval and `selected` as 0 or 1, and `words`:
+            1 where its words help the shopper, 0 where they say nothing to it, -1 where they harm.
         share: largest error of a true value as a share of the gate's own.
     """
 
@@ -56,19 +59,24 @@ def run_draft(language: Language, out: Path, seed: int) -> Measured:
     bench = replace(bench, pool=protocol.read_draft(bench.settings, folder))
     found = measure_gate(bench)
     known = truth.measure(bench, draws=DRAWS, precision=PRECISION)
-    titles = {version: chunk.title for version, chunk in protocol.pool_of(bench).versions.items()}
-    table = table_of(found.frame, known.to_frame(), titles)
+    table = table_of(found.frame, known.to_frame(), protocol.pool_of(bench).versions)
     return Measured(seed, table, known.facts["largest_share"], known.facts["seconds"])
 
 
-def table_of(gate: pd.DataFrame, known: pd.DataFrame, titles: dict[str, str]) -> pd.DataFrame:
+def table_of(gate: pd.DataFrame, known: pd.DataFrame, chunks: Mapping[str, Chunk]) -> pd.DataFrame:
     """One row a chunk: its truth, and what the gate made of it."""
     table, gate = known.set_index("intervention_id"), gate.set_index("intervention_id")
     true = table["true_coefficient"]
     table["estimate"], table["std_error"] = gate["coefficient"], gate["std_error"]
     table["held"] = ((gate["ci_low"] <= true) & (true <= gate["ci_high"])).astype(int)
     table["selected"] = (gate["status"] == "selected").astype(int)
-    return table.rename(index=titles)
+    table["words"] = [effect_of(chunks[version].text) for version in table.index]
+    return table.rename(index={version: chunk.title for version, chunk in chunks.items()})
+
+
+def effect_of(text: str) -> int:
+    """Return 1, 0 or -1: whether more sentences help than harm, by the shopper's own cues."""
+    return int(np.sign(sum(helping - harming for helping, harming in advice(text).values())))
 
 
 def summarise(measured: Sequence[Measured]) -> pd.DataFrame:
@@ -100,11 +108,16 @@ def print_totals(measured: Sequence[Measured], summary: pd.DataFrame) -> None:
         print(f"simulated; mean {column} of {chosen.sum()} selected {chunks.loc[chosen, column].mean():+.4f}, of "
               f"{(~chosen).sum()} rejected {chunks.loc[~chosen, column].mean():+.4f}")  # fmt: skip
         print(f"  difference by draft: {interval(differences)}, above 0 in {(differences > 0).sum()}")
+    said = []
+    for words, meaning in ((1, "help"), (0, "say nothing"), (-1, "harm")):
+        own = chunks.loc[chunks["words"] == words, "selected"]
+        said.append(f"{own.sum()} of {len(own)} that {meaning}")
+    print(f"selected, by what the words do to the shopper: {', '.join(said)}")
     print(f"Spearman of estimate and truth by draft: {interval(summary['spearman'].to_numpy())}")
-    shares = chunks["true_error"] / chunks["std_error"]
-    expected = 2 * stats.norm.cdf(stats.norm.ppf(0.975) / np.sqrt(1 + shares**2)).mean() - 1
+    errors = chunks["true_error"] / chunks["std_error"]
+    expected = 2 * stats.norm.cdf(stats.norm.ppf(0.975) / np.sqrt(1 + errors**2)).mean() - 1
     print(f"truths inside the 95 % intervals: {chunks['held'].mean():.4f} of {len(chunks)}; exact intervals would hold "
-          f"{expected:.4f} of truths with these errors (mean share {shares.mean():.3f} of the gate's)")  # fmt: skip
+          f"{expected:.4f} of truths with these errors (mean share {errors.mean():.3f} of the gate's)")  # fmt: skip
 
 
 def main() -> None:

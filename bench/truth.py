@@ -30,7 +30,7 @@ from shopskill_lib.workbench import Bench
 RESAMPLES = 100
 """Of the bootstrap, which is not looked at here."""
 
-COUNTS = ("chunks", "held", "selected")
+COUNTS = ("chunks", "held", "selected", "words")
 """Columns of whole numbers."""
 
 

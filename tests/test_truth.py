@@ -177,6 +177,8 @@ def test_a_real_model_is_refused(shop_bench: Bench, tmp_path: Path) -> None:
 def test_numbers_out_of_range_and_a_folder_without_run(shop_bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="draws is 1"):
         truth.measure(replace(shop_bench, folder=tmp_path), draws=1)
+    with pytest.raises(ParameterError, match="precision is 0"):
+        truth.measure(replace(shop_bench, folder=tmp_path), precision=0)
     with pytest.raises(InputError, match="no such file"):
         truth.open_run(tmp_path)
 
