@@ -30,6 +30,9 @@ from shopskill_lib.workbench import Bench
 RESAMPLES = 100
 """Of the bootstrap, which is not looked at here."""
 
+COUNTS = ("chunks", "held", "selected", "words")
+"""Columns of whole numbers."""
+
 
 class Found(NamedTuple):
     """What one gate found."""
@@ -49,7 +52,11 @@ def run_gate(language: Language, folder: Path, seed: int) -> Found:
     """Run Gate A with new masks and episodes."""
     shop = open_shop(language, folder)
     settings = Settings.of({"language": language, "mask_seed": seed, "rollout_seed": seed, "policy_concurrency": 1})
-    bench = replace(shop, settings=settings, folder=folders.folder(str(folder / f"gate_{seed}")))
+    return measure_gate(replace(shop, settings=settings, folder=folders.folder(str(folder / f"gate_{seed}"))))
+
+
+def measure_gate(bench: Bench) -> Found:
+    """Run what Gate A owes in the bench's folder, and fit it."""
     pairs = gates.read_observations(protocol.gate_a(bench), bench.folder / "interventions.json")
     gate = gates.fit_gate(pairs, resamples=RESAMPLES)
     sd = float(pairs.delta("reward").std(ddof=1))
@@ -70,11 +77,15 @@ def table_of(found: Sequence[Found], known: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def print_results(table: pd.DataFrame, found: Sequence[Found]) -> None:
-    print("| chunk | " + " | ".join(table.columns) + " |\n" + "|---" * (len(table.columns) + 1) + "|")
+def print_table(label: str, table: pd.DataFrame) -> None:
+    print(f"| {label} | " + " | ".join(table.columns) + " |\n" + "|---" * (len(table.columns) + 1) + "|")
     for name, row in table.iterrows():
-        cells = [f"{value:.0f}" if column in ("held", "selected") else f"{value:+.4f}" for column, value in row.items()]
+        cells = [f"{value:.0f}" if column in COUNTS else f"{value:+.4f}" for column, value in row.items()]
         print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def print_results(table: pd.DataFrame, found: Sequence[Found]) -> None:
+    print_table("chunk", table)
     times, rejected = table["selected"], len(found) - table["selected"]
     intervals = len(found) * len(table)
     print(f"\nsimulated; {len(found)} gates; truths inside the 95 % intervals: {table['held'].sum() / intervals:.4f} "

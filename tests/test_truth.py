@@ -177,6 +177,8 @@ def test_a_real_model_is_refused(shop_bench: Bench, tmp_path: Path) -> None:
 def test_numbers_out_of_range_and_a_folder_without_run(shop_bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="draws is 1"):
         truth.measure(replace(shop_bench, folder=tmp_path), draws=1)
+    with pytest.raises(ParameterError, match="precision is 0"):
+        truth.measure(replace(shop_bench, folder=tmp_path), precision=0)
     with pytest.raises(InputError, match="no such file"):
         truth.open_run(tmp_path)
 
@@ -185,14 +187,12 @@ def test_draws_grow_until_the_errors_are_small(
     shop_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = replace(shop_bench, folder=tmp_path)
-    monkeypatch.setattr(truth, "PRECISION", 9)
-    grown = truth.measure(bench, draws=DRAWS)
+    grown = truth.measure(bench, draws=DRAWS, precision=9)
     assert grown.facts["draws"] > DRAWS
     assert grown.facts["largest_share"] <= 1 / 9
-    monkeypatch.setattr(truth, "PRECISION", 1000)
     monkeypatch.setattr(truth, "MOST_DRAWS", DRAWS)
     with pytest.raises(DesignError, match=f"after {DRAWS} draws"):
-        truth.measure(bench, draws=DRAWS)
+        truth.measure(bench, draws=DRAWS, precision=1000)
 
 
 def test_the_command_on_two_processes_equals_one(cache: Path) -> None:

@@ -45,7 +45,7 @@ SEED = 0
 ARM = "truth"
 
 PRECISION = 5
-"""The gate's own standard error is at least this many times the error of a true coefficient."""
+"""The gate's own standard error is at least this many times the error of a true value, unless less is asked for."""
 
 DRAWS = 32
 """Draws a task at least, and `ALONE_DRAWS` for single chunks; more where the precision asks for it."""
@@ -132,12 +132,13 @@ def open_run(folder: Path) -> Bench:
     return protocol.set_up(settings, folder)
 
 
-def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
+def measure(bench: Bench, *, draws: int = DRAWS, precision: int = PRECISION, processes: int = 1) -> Truth:
     """Return the truth of a bench's draft, where it is known or by running the episodes, and keep it in its folder.
 
     Args:
         bench: shop, val tasks, draft and a simulated model.
         draws: draws a task at least, 2 or more.
+        precision: the gate's own standard error is at least this many times the error of a true value.
         processes: at a time; several set the bench up anew from its settings, one uses it as it is.
 
     Raises:
@@ -145,16 +146,16 @@ def measure(bench: Bench, *, draws: int = DRAWS, processes: int = 1) -> Truth:
         DesignError: the precision is not reached with `MOST_DRAWS` draws.
     """
     _refuse_real(bench.settings)
-    if draws < 2 or processes < 1:
+    if draws < 2 or precision < 1 or processes < 1:
         raise ParameterError(
-            f"draws is {draws} and processes is {processes}",
+            f"draws is {draws}, precision is {precision} and processes is {processes}",
             where="truth",
-            allowed="2 or more draws, 1 or more processes",
+            allowed="2 or more draws, 1 or more of the others",
             todo="correct the number",
         )
-    truth = _find(bench.folder, bench)
-    if truth is None or truth.facts["draws"] < draws or truth.facts["largest_share"] > _share(bench):
-        truth = _compute(bench, draws, processes)
+    truth, most = _find(bench.folder, bench), _share(bench, precision)
+    if truth is None or truth.facts["draws"] < draws or truth.facts["largest_share"] > most:
+        truth = _compute(bench, draws, most, processes)
     _keep(truth, bench.folder / TABLE)
     return truth
 
@@ -194,9 +195,9 @@ def _refuse_real(settings: Settings) -> None:
         )
 
 
-def _share(bench: Bench) -> float:
+def _share(bench: Bench, precision: int) -> float:
     """Return the largest share of the error of a gate with one masked rollout a task that a true value may have."""
-    return 1 / (PRECISION * math.sqrt(bench.settings.masked_samples))
+    return 1 / (precision * math.sqrt(bench.settings.masked_samples))
 
 
 def _keep(truth: Truth, path: Path) -> None:
@@ -253,9 +254,9 @@ Design = Callable[[range], IntArray]
 """Draws -> (n, D, m, K) masks."""
 
 
-def _compute(bench: Bench, draws: int, processes: int) -> Truth:
+def _compute(bench: Bench, draws: int, most: float, processes: int) -> Truth:
     """Run draws until the errors are small enough."""
-    started, most = time.monotonic(), _share(bench)
+    started = time.monotonic()
     with Player(bench, processes) as player:
         main = _draw(player, partial(company_masks, bench), draws, lambda sample: company(sample).share, most)
         together = company(main)
