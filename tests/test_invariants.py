@@ -57,9 +57,9 @@ from shopskill_lib.trajectories import of_episode
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
-SEEDS = {"en": 6, "zh": 9}
-"""Rollouts in which the whole skill solves a failed group, a chunk is retired, a candidate fails in the gate, and every
-disguise of gold is tried; in English an addition is selected and a rewrite loses."""
+SEEDS = {"en": 9, "zh": 14}
+"""Rollouts in which the whole skill solves a failed group, a chunk is retired, a candidate fails in the gate (en: a
+rewrite, zh: an addition), and every disguise of gold is tried."""
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
