@@ -14,7 +14,7 @@ from shopskill_lib.agent import episode_seed, run_episode
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.lab import truth
 from shopskill_lib.lab.direct import DirectModel
-from shopskill_lib.pools import Pool
+from shopskill_lib.pools import Pool, Rewrite
 from shopskill_lib.records import Hint, Step, make_treatment
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import EmbeddedShop
@@ -139,6 +139,19 @@ def test_kept_and_found_again_by_content(
     assert truth.read(bench.folder, other_seeds) is not None
     assert truth.read(cache / "elsewhere", bench) is None
     assert truth.read(cache / "elsewhere") is None
+
+
+def test_rewrites_have_no_truth_and_stop_nobody(measured: tuple[Bench, truth.Truth]) -> None:
+    bench, _ = measured
+    first = DRAFT.chunks[0]
+    rewrite = Rewrite(
+        candidate_id="candidate-1", workflow_stage="query", target_chunk_id=first.chunk_id, title="T", reason="r",
+        content="Another text.", evidence_card_ids=("card-1",),
+    )  # fmt: skip
+    pool = Pool(title="s", kind="current", chunks=DRAFT.chunks, candidates=(rewrite,))
+    assert truth.read(bench.folder, replace(bench, pool=pool)) is None
+    with pytest.raises(DesignError, match="rewrites beside the texts"):
+        truth.measure(replace(bench, pool=pool))
 
 
 @pytest.mark.parametrize("what", ["draft", "tasks", "temperature", "prompts"])
