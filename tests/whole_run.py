@@ -64,7 +64,7 @@ def unseen(task: Task, gold: Product) -> list[str]:
 
 def public_once_shown(gold: Product) -> list[str]:
     """What a page that shows gold tells as well."""
-    return [gold.asin, gold.title, *disguises(gold.asin)]
+    return [gold.asin, gold.title]
 
 
 def disguises(text: str) -> list[str]:
@@ -100,8 +100,8 @@ def _leaked(arguments: Json, told: str, body: Json) -> Json:
     texts = [name for name in texts if name not in ("workflow_stage", "target_chunk_id")]
     if number % 4 > 1 and "firewall" in str(body["messages"][-1]["content"]):
         return arguments
-    where, fact = texts[number % len(texts)], (gold["asin"], gold["shop"])[number % 3 % 2]
-    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(fact)[number // 3 % 5]}
+    where = texts[number % len(texts)]
+    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(gold["shop"])[number // 3 % 5]}
     lesson = {
         name: f"{text} {added.get(name, '')}" if name in texts else text
         for name, text in arguments["deployable"].items()
