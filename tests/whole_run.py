@@ -64,7 +64,7 @@ def unseen(task: Task, gold: Product) -> list[str]:
 
 def public_once_shown(gold: Product) -> list[str]:
     """What a page that shows gold tells as well."""
-    return [gold.asin, gold.title, *disguises(gold.asin)]
+    return [gold.asin, gold.title]
 
 
 def disguises(text: str) -> list[str]:
@@ -100,8 +100,8 @@ def _leaked(arguments: Json, told: str, body: Json) -> Json:
     texts = [name for name in texts if name not in ("workflow_stage", "target_chunk_id")]
     if number % 4 > 1 and "firewall" in str(body["messages"][-1]["content"]):
         return arguments
-    where, fact = texts[number % len(texts)], (gold["asin"], gold["shop"])[number % 3 % 2]
-    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(fact)[number // 3 % 5]}
+    where = texts[number % len(texts)]
+    added = dict.fromkeys(texts, told) if number % 4 == 1 else {where: disguises(gold["shop"])[number // 3 % 5]}
     lesson = {
         name: f"{text} {added.get(name, '')}" if name in texts else text
         for name, text in arguments["deployable"].items()
@@ -232,7 +232,21 @@ def without_pages(text: str) -> str:
     return json.dumps(found, ensure_ascii=False)
 
 
-def spoilt(line: Json) -> Json:
+def spoil_test(folder: Path, *, gone: bool) -> None:
+    """Take test episodes and Gate B out of a run folder, or turn their results round."""
+    for path in (folder / "episodes" / "bare.jsonl", folder / "episodes" / "equipped.jsonl"):
+        found = lines(path)
+        assert any(line["split"] == "test" for line in found)
+        kept = [_opposite(line) if line["split"] == "test" else line for line in found]
+        kept = [line for line in kept if not gone or line["split"] != "test"]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    for path in (folder / "gate_b.json", folder / "test_observations.csv"):
+        path.write_text(re.sub(r"\b[01]\b", "7", path.read_text(encoding="utf-8")), encoding="utf-8")
+        if gone:
+            path.unlink()
+
+
+def _opposite(line: Json) -> Json:
     """A scored episode with the opposite result."""
     detail = {name: 1 - line["reward_detail"][name] for name in ("r_strict", "r_success")}
     return line | {"reward": 1 - line["reward"], "reward_detail": line["reward_detail"] | detail}
