@@ -53,7 +53,7 @@ from shopskill_lib.rounds import (
 )
 from shopskill_lib.settings import Settings
 from shopskill_lib.simulated import shopper
-from shopskill_lib.skills import Skill
+from shopskill_lib.skills import Chunk, Skill
 from shopskill_lib.trajectories import Trajectory, of_episode
 from shopskill_lib.triage import Triage
 from shopskill_lib.workbench import Bench
@@ -170,12 +170,14 @@ def refuse_other(path: Path, given: dict[str, Any], ignored: Sequence[str] = ())
 _COLUMNS = ["task_id", "reward"]
 
 
-class Repeated(NamedTuple):
-    """A candidate that says in other words what a gate has rejected (M30)."""
+class Ungated(NamedTuple):
+    """A candidate that is not gated."""
 
     candidate: Candidate
-    like: str
-    """The rejected one's id."""
+    status: str
+    """`rejected_synonym`: it says in other words what a gate has rejected (M30). `firewall`: it holds something of the
+    validation tasks (M12)."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Found:
     analysed: int
     cards: list[Card]
     draft: Draft | None
-    repeated: list[Repeated]
+    ungated: list[Ungated]
     pool: Pool | None = None
     gate: Gate | None = None
     rows: Sequence[Measured] = ()
@@ -227,9 +229,9 @@ class Builder:
         analyses = distil.analyse(at, pairs, self.start.skill, folder=at.folder, stage="online", arm=arm)
         cards = [card for analysis in analyses for card in analysis.cards if card.eligible]
         draft = self._compile(at, cards, pairs)
-        pool, repeated = self._pool(draft)
+        pool, ungated = self._pool(at, draft)
         after = replace(self._at(self._trained(groups)), pool=pool)
-        found = Found(groups, len(analyses), cards, draft, repeated)
+        found = Found(groups, len(analyses), cards, draft, ungated)
         self._write(after, found if pool is None else self._gated(after, pool, found))
         return at.folder
 
@@ -290,21 +292,26 @@ class Builder:
         finally:
             author.close()
 
-    def _pool(self, draft: Draft | None) -> tuple[Pool | None, list[Repeated]]:
+    def _pool(self, at: Bench, draft: Draft | None) -> tuple[Pool | None, list[Ungated]]:
         """Return what is to be gated: the skill's chunks, and the candidates that no gate has rejected before."""
         skill = self.start.skill
         events = ledger.read(self.run.folder / ledger.FILE)
         new: list[Candidate] = []
-        repeated: list[Repeated] = []
+        ungated: list[Ungated] = []
         for candidate in () if draft is None or draft.pool is None else draft.pool.candidates:
             alike = ledger.similar(events, candidate.content, candidate.operation, candidate.target_chunk_id)
-            if alike is None:
+            chunk = Chunk(chunk_id=candidate.candidate_id, title=candidate.title, text=candidate.content)
+            leaks = protocol.leaks(at, {candidate.candidate_id: chunk}, "val")
+            if leaks:
+                ungated.append(Ungated(candidate, "firewall", f"firewall: {leaks[0].kind} of a validation task"))
+            elif alike is None:
                 new.append(candidate)
             else:
-                repeated.append(Repeated(candidate, alike.candidate_id))
+                reason = f"{candidate.candidate_id} repeats {alike.candidate_id}, rejected by a gate"
+                ungated.append(Ungated(candidate, "rejected_synonym", reason))
         if not skill.chunks and not new:
-            return None, repeated
-        return Pool(title=skill.title, kind="current", chunks=skill.chunks, candidates=tuple(new)), repeated
+            return None, ungated
+        return Pool(title=skill.title, kind="current", chunks=skill.chunks, candidates=tuple(new)), ungated
 
     def _trained(self, groups: Sequence[Triage]) -> Endpoint:
         """Return the weights after training on the groups that are scored; retries are no part of it (I3)."""
@@ -388,10 +395,7 @@ class Builder:
         now, number, checkpoint = datetime.now(UTC), self.start.number, self.start.policy.checkpoint
         past = ledger.read(self.run.folder / ledger.FILE)
         new = [] if found.draft is None else chronicle.proposals(found.draft, checkpoint, number, now)
-        reasons = [
-            (one.candidate.evidence_card_ids, f"{one.candidate.candidate_id} repeats {one.like}, rejected by a gate")
-            for one in found.repeated
-        ]
+        reasons = [(one.candidate.evidence_card_ids, one.reason) for one in found.ungated]
         if found.draft is None:
             reasons += [((card.card_id,), "max_candidates is 0") for card in found.cards]
         left = [chronicle.left_out(cards, reason, checkpoint, number, now) for cards, reason in reasons]
@@ -402,7 +406,7 @@ class Builder:
         """Return the round in figures."""
         before, after = self.start.policy, following.policy
         candidates = [] if found.pool is None else proposed(found.pool, found.rows)
-        candidates += [_as_proposed(one) for one in found.repeated]
+        candidates += [_as_proposed(one) for one in found.ungated]
         return Report(
             round=self.start.number,
             simulated=before.identity.simulated,
@@ -441,9 +445,9 @@ class Builder:
         return f"{counts} Gate: {found.gate.verdict()} Internalization gap: {told}."
 
 
-def _as_proposed(repeated: Repeated) -> Proposed:
+def _as_proposed(ungated: Ungated) -> Proposed:
     """Return a candidate that was not gated, as the round's figures show it."""
-    candidate = repeated.candidate
+    candidate = ungated.candidate
     return Proposed(
         candidate_id=candidate.candidate_id,
         operation=candidate.operation,
@@ -452,7 +456,7 @@ def _as_proposed(repeated: Repeated) -> Proposed:
         alpha=None,
         ci_low=None,
         ci_high=None,
-        status="rejected_synonym",
+        status=ungated.status,
     )
 
 
@@ -474,7 +478,8 @@ def _funnel(found: Found) -> dict[str, int]:
         "analysed": found.analysed,
         "analyses missing": verdicts.count("pending_analysis") - found.analysed,
         "proposals": len(found.cards),
-        "rejected synonyms": len(found.repeated),
+        "rejected synonyms": sum(one.status == "rejected_synonym" for one in found.ungated),
+        "firewall": sum(one.status == "firewall" for one in found.ungated),
         "candidates": len(gated),
         "admitted": sum(candidate.candidate_id in admitted for candidate in gated),
     }

@@ -199,7 +199,18 @@ def read(path: Path) -> list[Event]:
     """Read a ledger; without the file, no event.
 
     Raises:
-        InputError: a line is damaged or was changed; the message has file and line.
+        InputError: a line is damaged or was changed, or stands before what it rests on.
+    """
+    events = read_part(path)
+    _check(events, set(), {None}, path)
+    return events
+
+
+def read_part(path: Path) -> list[Event]:
+    """Read events that rest on those of a ledger elsewhere, such as a round's own.
+
+    Raises:
+        InputError: a line is damaged or was changed.
     """
     return read_lines(path, _LINE.validate_json)
 
@@ -214,17 +225,19 @@ def append(path: Path, events: Iterable[Event]) -> None:
     before = read(path)
     known = {event.id for event in before}
     candidates = {event.payload.candidate_id for event in before if isinstance(event, Proposed)} | {None}
-    new = []
+    new = list({event.id: event for event in events if event.id not in known}.values())
+    _check(new, known, candidates, path)
+    if new:
+        append_lines(path, new)
+
+
+def _check(events: Iterable[Event], known: set[str], candidates: set[str | None], path: Path) -> None:
+    """Refuse events that stand before what they rest on; `known` and `candidates` grow by them."""
     for event in events:
-        if event.id in known:
-            continue
         _refuse_dangling(event, known, candidates, path)
         if isinstance(event, Proposed):
             candidates.add(event.payload.candidate_id)
         known.add(event.id)
-        new.append(event)
-    if new:
-        append_lines(path, new)
 
 
 def _refuse_dangling(event: Event, known: set[str], candidates: set[str | None], path: Path) -> None:
@@ -237,7 +250,7 @@ def _refuse_dangling(event: Event, known: set[str], candidates: set[str | None],
             f"the {event.event} event {event.id[:12]} rests on {missing[0]}, which the ledger does not have",
             where=str(path),
             allowed="events after those they follow, outcomes after the proposal of their candidate",
-            todo="append the earlier events first, or use the ledger that holds them",
+            todo="bring the whole ledger back from a copy, or remove the file: a run writes its events anew",
         )
 
 

@@ -46,7 +46,7 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
                 cycle.refuse_other(final / cycle.GIVEN, given, ignored=("q",))
             else:
                 cycle.Builder(bench, start, rule, train).build(given).rename(final)
-            ledger.append(bench.folder / ledger.FILE, ledger.read(final / cycle.EVENTS))
+            ledger.append(bench.folder / ledger.FILE, ledger.read_part(final / cycle.EVENTS))
             found.append(read_round(final))
             start = _next(start, found[-1])
     return tuple(found)

@@ -5,6 +5,7 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from shopskill_lib import masks, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
-from shopskill_lib.firewall import Screen, instance_of
+from shopskill_lib.firewall import Finding, Screen, instance_of
 from shopskill_lib.pools import CAP, Pool
 from shopskill_lib.records import Episode, Hint, Split, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
@@ -188,7 +189,7 @@ def at_round(bench: Bench, skill: str) -> Bench:
     if not skill:
         return bench
     place = bench.folder / skill
-    if not (place / "round.json").exists():
+    if not re.fullmatch(rf"{ROUNDS}/round_\d{{3,}}", skill) or not (place / "round.json").exists():
         done = sorted(f"{ROUNDS}/{path.name}" for path in (bench.folder / ROUNDS).glob("round_*"))
         raise InputError(
             f"skill is {skill!r}, which is no finished round",
@@ -208,26 +209,34 @@ def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:
     return replace(bench, settings=settings, folder=folder, agent=replace(bench.agent, model=policy))
 
 
-def refuse_leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> None:
-    """Refuse chunks that hold an identifier or a title of the tasks they are about to be shown on (M12).
+def leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> tuple[Finding, ...]:
+    """Return what chunks hold of the identifiers and titles of the tasks they are to be shown on (M12).
 
     Args:
         bench: whose tasks and catalogue.
-        chunks: version id -> chunk.
+        chunks: version id -> chunk; ids and titles go into the prompt as well.
         split: of the tasks.
+    """
+    products = bench.catalogue.products
+    instances = {task.task_id: instance_of(task, [products[task.gold_asin]]) for task in bench.tasks(split)}
+    texts = {version: f"{chunk.chunk_id}\n{chunk.shown}" for version, chunk in chunks.items()}
+    return Screen(instances).scan(texts, None)
+
+
+def refuse_leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> None:
+    """Refuse chunks that hold something of the tasks they are about to be shown on (see `leaks`).
 
     Raises:
         InputError: naming chunk and kind; the words themselves are gold and not repeated.
     """
-    products = bench.catalogue.products
-    instances = {task.task_id: instance_of(task, [products[task.gold_asin]]) for task in bench.tasks(split)}
-    found = Screen(instances).scan({version: chunk.shown for version, chunk in chunks.items()}, None)
+    found = leaks(bench, chunks, split)
     if found:
         raise InputError(
             found[0].complaint("en").replace("field", "chunk", 1),
             where=f"skill to be shown on {split} tasks",
             allowed="chunks without identifiers and titles of these tasks (M12)",
-            todo="write what to do on any task of that kind, or leave the chunk out",
+            todo="write what to do on any task of that kind, or leave the chunk out; a compiled draft can be given "
+            "edited: -p draft=<run>/draft.md in a new run folder",
         )
 
 

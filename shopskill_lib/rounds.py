@@ -87,7 +87,7 @@ class Proposed(Record):
     ci_low: float | None
     ci_high: float | None
     status: str
-    """The gate's; `rejected_synonym` where it was not gated."""
+    """The gate's; `rejected_synonym` or `firewall` where it was not gated."""
 
 
 class Report(Record):
@@ -208,7 +208,9 @@ def measured(
         rows.append(
             Measured(
                 chunk_id=chunk.chunk_id,
-                version_id=first.get((chunk.chunk_id, chunk.text_sha256), version),
+                version_id=version
+                if factor["kind"] == "candidate"
+                else first.get((chunk.chunk_id, chunk.text_sha256), version),
                 text_sha256=chunk.text_sha256,
                 title=chunk.title,
                 text=chunk.text,

@@ -46,7 +46,8 @@ def execute(order: Order) -> Path:
     """
     run_dir = folder(str(order.run_dir))
     for name, path in order.chosen.items():
-        if name == "04_gate_b" and len(order.chosen) > 1 and not protocol.read_selected(run_dir).chunks:
+        untested = name == "04_gate_b" and len(order.chosen) > 1 and not order.settings.skill
+        if untested and not protocol.read_selected(run_dir).chunks:
             sys.stderr.write(f"{name}: left out, Gate A has selected no chunk and there is nothing to test\n")
             continue
         if not order.given.get("observations"):
@@ -155,7 +156,8 @@ def _work(order: Order, name: str) -> None:
     sys.stderr.write(f"{name}: {stage.foresee(bench)}\n")
     if not (order.run_dir / "params.json").exists():
         _write_records(order)
-    stage.work(bench, order.known | order.given)
+    said = stage.work(bench, order.known | order.given)
+    sys.stderr.write(f"{said}\n" if isinstance(said, str) else "")
 
 
 def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:

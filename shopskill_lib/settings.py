@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import parse_json, read_text
@@ -133,6 +133,13 @@ class Settings(Record):
     prompts_dir: str = ""
     """Folder with prompt texts that replace the shipped ones of the same name."""
 
+    @model_validator(mode="after")
+    def _rho_in_order(self) -> "Settings":
+        """Refuse a least probability above the largest one."""
+        if self.rho_min > self.rho_max:
+            raise ValueError(f"rho_min {self.rho_min} is above rho_max {self.rho_max}")
+        return self
+
     @classmethod
     def of_run(cls, folder: Path) -> "Settings":
         """Take the settings of a run from its `params.json`, whose paths are relative to the run folder.
@@ -190,6 +197,13 @@ class Settings(Record):
 
 def _refusal(error: ValidationError) -> ParameterError:
     first = error.errors()[0]
+    if not first["loc"]:
+        return ParameterError(
+            first["msg"].removeprefix("Value error, "),
+            where="rho_min, rho_max",
+            allowed="rho_min <= rho_max",
+            todo="swap them",
+        )
     name = str(first["loc"][0])
     return ParameterError(
         f"{name} is {first['input']!r}",

@@ -17,7 +17,8 @@ class Stage:
     Attributes:
         set_up: settings and run folder -> workbench.
         foresee: what is still owed, in words.
-        work: buys it; takes the notebook's parameters as well. The notebook makes the same call and finds nothing owed.
+        work: buys it; takes the notebook's parameters as well, and returns a sentence where there is one to say. The
+            notebook makes the same call and finds nothing owed.
     """
 
     set_up: Callable[[Settings, Path], Bench]
@@ -36,8 +37,8 @@ def _set_up_test(settings: Settings, folder: Path) -> Bench:
 
 
 STAGES = {
-    "01_cards": Stage(workbench.set_up, cold_start.foresee, lambda bench, _: cold_start.collect(bench)),
-    "02_compile": Stage(workbench.set_up, cold_start.foresee_draft, lambda bench, _: cold_start.draft(bench)),
+    "01_cards": Stage(workbench.set_up, cold_start.foresee, lambda bench, _: cold_start.collect(bench).verdict()),
+    "02_compile": Stage(workbench.set_up, cold_start.foresee_draft, lambda bench, _: cold_start.draft(bench).verdict()),
     "03_gate_a": Stage(
         protocol.set_up,
         lambda bench: protocol.foresee(bench, protocol.plan_gate_a(bench)),

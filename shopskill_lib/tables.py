@@ -340,7 +340,8 @@ def gaps(rounds: Sequence[Round]) -> pd.DataFrame:
     names = {"bare": "R_free", "full": "R_pair", "gap": "G", "ci_low": "G low", "ci_high": "G high"}
     columns = ["checkpoint", "chunks before", "chunks after", "retired", "looks", *names.values()]
     table = _over(rounds, Round.to_frame).set_index("round").rename(columns=names)
-    return _labelled(table[columns], _any_simulated(rounds))
+    measured = dict.fromkeys(names.values(), float)  # also where no round has a gap
+    return _labelled(table[columns].astype(measured), _any_simulated(rounds))
 
 
 def _over(rounds: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:

@@ -29,6 +29,9 @@ DEAD = 3
 """Different jobs that fail from the start of a process, without a success, after which it stops: the set-up is
 wrong."""
 
+OUTAGE = 10
+"""Different jobs that fail in a row for want of a server, after which a process stops: nothing is to be had there."""
+
 MAX_ATTEMPTS = 3
 """Attempts at a job, counted over all processes that worked on its folder."""
 
@@ -151,24 +154,26 @@ class _Crew(Generic[J, A]):
         return True
 
     def _ready(self, place: int, attempt: A, failed: Failure | None) -> list[A]:
-        """Return what may be kept: failures wait for a first success, so that a dead server costs no attempts.
+        """Return what may be kept: failures wait for the next success, so that a dead server costs no attempts.
 
         Raises:
-            SetupError: the first attempts of this process have all failed.
+            SetupError: the first attempts of this process have all failed, or many in a row for want of a server.
         """
         with self._lock:
             self._waiting.append((place, attempt))
-            if failed is not None and not self._answered:
-                if len({waiting for waiting, _ in self._waiting}) < DEAD:
+            outage = failed is not None and failed.kind == InfrastructureError.__name__
+            if failed is not None and (outage or not self._answered):
+                most, which = (OUTAGE, "last") if self._answered else (DEAD, "first")
+                if len({waiting for waiting, _ in self._waiting}) < most:
                     return []
                 raise SetupError(
-                    f"the first {DEAD} {self._trade.unit[1]} have all failed, the last one so: "
+                    f"the {which} {most} {self._trade.unit[1]} have all failed, the last one so: "
                     f"{failed.message.partition('. Allowed:')[0]}",
                     where=self._trade.model,
                     allowed="a model and a shop that answer",
                     todo="mend what the message names, then repeat the call; none of these attempts counts",
                 )
-            self._answered = True
+            self._answered = self._answered or failed is None
             ready, self._waiting = [attempt for _, attempt in self._waiting], []
             return ready
 
