@@ -142,6 +142,18 @@ def test_earlier_lines_are_never_touched(tmp_path: Path) -> None:
     assert ledger.read(path) == history(), "a torn last line is written again"
 
 
+def test_a_ledger_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / ledger.FILE
+    ledger.append(path, history())
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rest))
+    with pytest.raises(InputError, match=r"rests on .* remove the file"):
+        ledger.read(path)
+    path.write_bytes(b"".join([*rest, first]))
+    with pytest.raises(InputError, match="rests on"):
+        ledger.read(path)
+
+
 def test_the_id_is_that_of_the_content_on_every_machine() -> None:
     event = left_out()
     assert event.id == "9f2bb2f8cf06494b5b26b911b46b0a7d64976de9947fe288703235d04d05ab30"

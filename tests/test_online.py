@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
 
-from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, protocol, tables
+from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, plots, protocol, tables
 from shopskill_lib.cards import Card, Facts
 from shopskill_lib.clusters import LeftOut
 from shopskill_lib.compiler import Draft
@@ -297,6 +297,27 @@ def test_a_rejected_synonym_is_not_gated_again(bench: Bench, monkeypatch: pytest
     events = ledger.read(bench.folder / ledger.FILE)
     reasons = [event.reason for event in events if isinstance(event, ledger.WasLeftOut)]
     assert reasons == ["candidate-b repeats candidate-a, rejected by a gate"]
+
+
+def test_a_candidate_that_knows_a_validation_task_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gold = bench.catalogue.products[bench.tasks("val")[0].gold_asin]
+    propose(monkeypatch, [add(f"Look for {gold.title} first.", "candidate-b"), add(PERSONA, "candidate-c")])
+    (first,) = online.rounds(with_(bench, rounds=1), RULE)
+    found = first.candidates().set_index("candidate_id")["status"]
+    assert found["candidate-b"] == "firewall"
+    assert found["candidate-c"] != "firewall"
+    assert first.report.funnel["firewall"] == 1
+    for name in ("interventions.json", "masks.csv", "skill.md", "curriculum.json"):
+        assert "candidate-b" not in (first.folder / name).read_text(encoding="utf-8")
+    assert gold.title not in (first.folder / "skill.md").read_text(encoding="utf-8")
+
+
+def test_rounds_without_a_gap_are_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    propose(monkeypatch, [])
+    done = online.rounds(with_(bench, rounds=1, n_gap=0), RULE)
+    table = tables.gaps(done)
+    assert table["G"].isna().all()
+    plots.gaps(table).canvas.draw()
 
 
 def rejected(text: str) -> list[ledger.Event]:

@@ -129,4 +129,19 @@ def test_chunks_that_know_their_tasks_are_refused_before_anything_is_bought(lang
             protocol.gate_a(measured)
         assert kind in str(refused.value)
         assert leak not in str(refused.value)
+    named = Pool.of_skill(Skill(title="s", chunks=(Chunk(chunk_id=gold.asin, title="Fine", text=words[1]),)))
+    with pytest.raises(InputError, match="identifier"):
+        protocol.gate_a(replace(bench, pool=named))
     assert not (tmp_path / "run" / "episodes").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["online", "round_000", "online/round_007", "../other/online/round_000", "online/../skill"]
+)
+def test_a_skill_that_is_no_round_of_this_run_is_refused(name: str, bench: Bench, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "online" / "round_000"
+    other.mkdir(parents=True)
+    (other / "round.json").write_text("{}", encoding="utf-8")
+    for skill in (name, str(other)):
+        with pytest.raises(InputError, match="no finished round"):
+            protocol.at_round(replace(bench, folder=tmp_path / "run"), skill)

@@ -510,3 +510,21 @@ def test_a_server_that_is_down_stops_the_run_and_costs_no_attempts(en: EmbeddedS
     assert not (tmp_path / "episodes" / "bare.jsonl").exists()
     up = Bench(en)
     assert len(up.run(up.plan(8), tmp_path).scored) == 8
+
+
+def test_an_outage_in_the_middle_stops_the_run_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
+    names = list(en.catalogue.tasks)[:20]
+    down = Bench(en, failing(en, set(names[3:])))
+    with pytest.raises(SetupError, match=r"the last 10 episodes have all failed.*none of these attempts counts"):
+        down.run(down.plan(20), tmp_path, threads=1)
+    kept = (tmp_path / "episodes" / "bare.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["status"] for line in kept] == ["scored"] * 3
+    up = Bench(en)
+    assert len(up.run(up.plan(20), tmp_path).scored) == 20
+
+
+def test_a_few_tasks_that_always_fail_are_data(en: EmbeddedShop, tmp_path: Path) -> None:
+    names = list(en.catalogue.tasks)[:20]
+    few = Bench(en, failing(en, set(names[3:12])))
+    found = few.run(few.plan(20), tmp_path, threads=1)
+    assert (len(found.scored), len(found.missing)) == (11, 9)
