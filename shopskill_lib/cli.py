@@ -115,10 +115,12 @@ def _simulate(options: argparse.Namespace) -> str:
 
 
 def _cards(options: argparse.Namespace) -> str:
-    """Make success cards of recordings, in the language of their requests unless told otherwise."""
+    """Make success cards of recordings, in the language of most requests unless told otherwise."""
     trajectories = read_messages(options.file)
-    han = any(is_han(letter) for trajectory in trajectories for letter in trajectory.instruction)
-    given = {"language": "zh" if han else "en"} | dict(text.partition("=")[::2] for text in options.overrides)
+    han = sum(any(map(is_han, trajectory.instruction)) for trajectory in trajectories)
+    given = {"language": "zh" if 2 * han > len(trajectories) else "en"} | dict(
+        text.partition("=")[::2] for text in options.overrides
+    )
     settings = Settings.of_texts(given, distil.RECORDED).relative_to(Path.cwd())
     return distil.report_recordings(trajectories, settings, options.out)
 

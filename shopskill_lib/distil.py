@@ -5,6 +5,7 @@ analyses belong to the latest call, so that cards of other prompts or of traject
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -369,10 +370,11 @@ class _Desk:
                 "shop": None if self.shop is None else dict(self.shop.fingerprint),
             }
             jobs.append(_Job(analyst.identity(trajectory, channel, more), trajectory, channel, task, instance))
-        names = [job.trajectory.trajectory_id for job in jobs]
-        if len(set(names)) < len(names):
+        names = Counter(job.trajectory.trajectory_id for job in jobs)
+        repeated = next((name for name, count in names.items() if count > 1), None)
+        if repeated is not None:
             raise ParameterError(
-                f"trajectory {next(name for name in names if names.count(name) > 1)} occurs twice",
+                f"trajectory {repeated} occurs twice",
                 where="trajectories",
                 allowed="each trajectory once",
                 todo="remove one of the two",

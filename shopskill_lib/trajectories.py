@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,9 @@ _COMPLETED = re.compile(r"购买已完成|购买成功|\bpurchase (?:is )?comple
 
 _DETAIL = re.compile(r"^(asin|title|brand|category|price|selected_options): (.+)$", re.MULTILINE)
 """Lines of a recorded product page."""
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half a surrogate pair: JSON can write it, UTF-8 cannot."""
 
 
 class Turn(Record):
@@ -115,7 +119,8 @@ def read_messages(path: Path) -> tuple[Trajectory, ...]:
     """Read trajectories recorded as chat messages with tools, one JSON object a line.
 
     A line has `trajectory_id`, `messages` in the OpenAI format and, if known, `task_id`, `persona` and `reward`. The
-    first user message is the request, every tool call a turn, its answer the page of the next one.
+    first user message is the request, every tool call a turn, its answer the page of the next one. Text parts are
+    joined by line breaks. Without a `task_id` each trajectory is a task of its own.
 
     Raises:
         InputError: a line is no such object, its ending is unknown, or only some lines have a reward.
@@ -124,8 +129,8 @@ def read_messages(path: Path) -> tuple[Trajectory, ...]:
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
             found.append(_recorded(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"))
-    names = [trajectory.trajectory_id for trajectory in found]
-    repeated = next((name for name in names if names.count(name) > 1), None)
+    names = Counter(trajectory.trajectory_id for trajectory in found)
+    repeated = next((name for name, count in names.items() if count > 1), None)
     if repeated is not None:
         raise _unusable(f"trajectory_id {repeated!r} occurs twice", str(path), "each trajectory once")
     without = [trajectory.trajectory_id for trajectory in found if trajectory.reward is None]
@@ -163,21 +168,19 @@ def _recorded(document: Any, where: str) -> Trajectory:
     name = document.get("trajectory_id")
     if not isinstance(name, str) or not name.strip():
         raise _unusable(f"trajectory_id is {name!r}", where, "a text, another on every line")
+    _refuse_half_pairs(document, ("trajectory_id",), where)
     where = f"{where}, trajectory {name}"
+    _refuse_half_pairs(document, ("task_id", "persona"), where)
     messages = document["messages"]
-    if not all(isinstance(message, dict) for message in messages):
-        raise _unusable("messages holds something else than messages", where, "objects with role and content")
-    instruction = next((_content(message) for message in messages if message.get("role") == "user"), "")
-    if not instruction:
-        raise _unusable("messages has no user message with text", where, "the request as the first user message")
+    instruction = _instruction(messages, where)
     calls = list(_calls(messages, where))
     if not calls:
         raise _unusable("messages has no field tool_calls", where, "assistant messages that call the shop's tools")
     pages = ["", *(answer for _, _, answer in calls)]
     return Trajectory(
         trajectory_id=name,
-        task_id=str(document.get("task_id", name)),
-        instruction=re.sub(r"^\s*Instruction:\s*", "", instruction),
+        task_id=name if document.get("task_id") is None else str(document["task_id"]),
+        instruction=instruction,
         persona=_persona(document, where),
         hints=(),
         turns=tuple(
@@ -193,18 +196,64 @@ def _recorded(document: Any, where: str) -> Trajectory:
     )
 
 
+def _refuse_half_pairs(holder: Mapping[str, Any], fields: Sequence[str], where: str) -> None:
+    """Refuse fields with a text, however deep, that no file can hold."""
+    for field in fields:
+        if _HALF.search(json.dumps(holder.get(field), ensure_ascii=False)):
+            raise _unusable(f"{field} holds half a surrogate pair", where, "text that UTF-8 can carry")
+
+
+def _instruction(messages: Sequence[Any], where: str) -> str:
+    """Return the request, all messages checked for what can be read at all."""
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise _unusable("messages holds something else than messages", where, "objects with role and content")
+        _refuse_half_pairs(message, ("content", "tool_calls", "tool_call_id"), f"{where}, messages.{number}")
+    first = next((number for number, message in enumerate(messages) if message.get("role") == "user"), None)
+    said = "" if first is None else _content(messages[first], f"{where}, messages.{first}")
+    if not said:
+        raise _unusable("messages has no user message with text", where, "the request as the first user message")
+    return re.sub(r"^\s*Instruction:\s*", "", said)
+
+
 def _calls(messages: Sequence[Mapping[str, Any]], where: str) -> Iterator[tuple[str, str, str]]:
     """Yield (tool, action, answer) of every call in order."""
-    answers = {message.get("tool_call_id"): _content(message) for message in messages if message.get("role") == "tool"}
+    answers = dict[str, str]()
     for number, message in enumerate(messages):
-        for made in message.get("tool_calls") or ():
-            place = f"{where}, messages.{number}.tool_calls"
-            function = made.get("function") if isinstance(made, dict) else None
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise _unusable("a call has no function with a name", place, "calls as OpenAI writes them")
-            if made.get("id") not in answers:
-                raise _unusable(f"the call {function['name']} has no answer", place, "a tool message for every call")
-            yield function["name"], _action(function, place), answers[made["id"]]
+        if message.get("role") == "tool":
+            place = f"{where}, messages.{number}"
+            answers[_new_id(message, "tool_call_id", answers, place)] = _content(message, place)
+    made = set[str]()
+    for place, call in _made(messages, where):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _unusable("a call has no function with a name", place, "calls as OpenAI writes them")
+        name = _new_id(call, "id", made, place)
+        made.add(name)
+        if name not in answers:
+            raise _unusable(f"the call {function['name']} has no answer", place, "a tool message for every call")
+        yield function["name"], _action(function, place), answers[name]
+
+
+def _made(messages: Sequence[Mapping[str, Any]], where: str) -> Iterator[tuple[str, Any]]:
+    """Yield (place, call) of every call in order, the call as it was written."""
+    for number, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if calls is not None and not isinstance(calls, list):
+            found = f"tool_calls is a {type(calls).__name__}"
+            raise _unusable(found, f"{where}, messages.{number}", "a list of calls, or nothing")
+        for index, call in enumerate(calls or ()):
+            yield f"{where}, messages.{number}.tool_calls.{index}", call
+
+
+def _new_id(holder: Mapping[str, Any], field: str, known: Container[str], where: str) -> str:
+    """Return the id that a call and its answer share, if it is not known yet."""
+    name = holder.get(field)
+    if not isinstance(name, str) or not name:
+        raise _unusable(f"{field} is {name!r}", where, "a text, the same in a call and its answer")
+    if name in known:
+        raise _unusable(f"{field} {name!r} occurs twice", where, "another id for every call of a trajectory")
+    return name
 
 
 def _action(function: Mapping[str, Any], where: str) -> str:
@@ -216,12 +265,24 @@ def _action(function: Mapping[str, Any], where: str) -> str:
     if not isinstance(arguments, dict):
         raise _unusable(f"the arguments of {function['name']} are no JSON object", where, "a JSON object as text")
     told = ", ".join(map(str, arguments.values()))
+    if _HALF.search(told):
+        raise _unusable(
+            f"the arguments of {function['name']} hold half a surrogate pair", where, "text that UTF-8 can carry"
+        )
     return f"{function['name']}[{told}]" if arguments else str(function["name"])
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: Mapping[str, Any], where: str) -> str:
+    """Return the text of a message, its parts joined by line breaks; empty where there is none."""
     content = message.get("content")
-    return content if isinstance(content, str) else ""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise _unusable(f"content is a {type(content).__name__}", where, "a text, or a list of text parts")
+    for number, part in enumerate(content):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise _unusable("content holds a part that is no text", f"{where}.content.{number}", "parts of type text")
+    return "\n".join(part["text"] for part in content)
 
 
 def _persona(document: Mapping[str, Any], where: str) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,15 @@ def recording(
 Write = Callable[..., Path]
 
 
+def _line(item: Any) -> str:
+    """Write JSON as it is, half surrogate pairs as escapes."""
+    return json.dumps(item, ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
 @pytest.fixture
 def recorded(write: Write) -> Write:
     """Write recordings as JSON lines."""
-    return lambda *items: write("\n".join(json.dumps(item, ensure_ascii=False) for item in items) + "\n", "r.jsonl")
+    return lambda *items: write("\n".join(map(_line, items)) + "\n", "r.jsonl")
 
 
 def test_a_recording_is_a_trajectory(recorded: Write) -> None:
@@ -86,6 +92,22 @@ def _messages(change: Callable[[list[Json]], Any]) -> Json:
     return whole
 
 
+def _made(change: Callable[[Json], Any]) -> Json:
+    return _messages(lambda messages: change(messages[2]))
+
+
+def _called(**more: Any) -> Json:
+    return _made(lambda made: made["tool_calls"][0]["function"].update(more))
+
+
+def _answered(**more: Any) -> Json:
+    return _messages(lambda messages: messages[3].update(more))
+
+
+TEXT = {"type": "text", "text": "page_type: search_results"}
+HALF = "jacket \ud800"
+"""Half a surrogate pair, which UTF-8 cannot carry."""
+
 UNUSABLE: list[tuple[Any, str]] = [
     ({"trajectory_id": "x"}, "no field messages"),
     ([1], "no field messages"),
@@ -101,13 +123,65 @@ UNUSABLE: list[tuple[Any, str]] = [
     (recording(reward="high"), "reward is 'high'"),
     (recording(reward=7), "reward is 7"),
     (recording(persona="tall"), "persona is a str"),
+    (_made(lambda made: made.update(tool_calls=5)), "r-1, messages.2: tool_calls is a int"),
+    (_made(lambda made: made["tool_calls"][0].update(id=["x"])), r"r-1, messages.2.tool_calls.0: id is \['x'\]"),
+    (_made(lambda made: made["tool_calls"][0].pop("id")), "r-1, messages.2.tool_calls.0: id is None"),
+    (_answered(tool_call_id=None), "r-1, messages.3: tool_call_id is None"),
+    (_answered(tool_call_id=["c0"]), r"r-1, messages.3: tool_call_id is \['c0'\]"),
+    (_messages(lambda messages: messages[4]["tool_calls"][0].update(id="c0")), "4.tool_calls.0: id 'c0' occurs twice"),
+    (_messages(lambda messages: messages[5].update(tool_call_id="c0")), "messages.5: tool_call_id 'c0' occurs twice"),
+    (_answered(content=5), "r-1, messages.3: content is a int"),
+    (_answered(content=["page"]), "r-1, messages.3.content.0: content holds a part that is no text"),
+    (_answered(content=[{"type": "text"}]), "r-1, messages.3.content.0: content holds a part"),
+    (_answered(content=[TEXT, {"type": "image_url", "image_url": {}}]), "r-1, messages.3.content.1: content holds a"),
+    (_messages(lambda messages: messages[1].update(content=[{"type": "file"}])), "r-1, messages.1.content.0: content"),
+    (_answered(content=f"外套 {HALF}"), "r-1, messages.3: content holds half a surrogate pair"),
+    (_messages(lambda messages: messages[1].update(content=HALF)), "r-1, messages.1: content holds half a surr"),
+    (_called(arguments=json.dumps({"query": HALF})), "2.tool_calls.0: the arguments of search_products hold half a"),
+    (_called(name=HALF), "r-1, messages.2: tool_calls holds half a surrogate pair"),
+    (recording(persona={"note": HALF}), "r-1: persona holds half a surrogate pair"),
+    (recording() | {"task_id": HALF}, "r-1: task_id holds half a surrogate pair"),
+    (recording(HALF), "line 2: trajectory_id holds half a surrogate pair"),
 ]
 
 
 @pytest.mark.parametrize(("item", "message"), UNUSABLE, ids=[message for _, message in UNUSABLE])
 def test_what_cannot_be_used_is_refused_by_line(recorded: Write, item: Any, message: str) -> None:
-    with pytest.raises(InputError, match=rf"r\.jsonl, line 2.*{message}"):
+    with pytest.raises(InputError, match=rf"r\.jsonl, (?=line 2).*{message}"):
         read_messages(recorded(recording("r-0"), item))
+
+
+def test_a_text_in_parts_is_read_whole(recorded: Write) -> None:
+    def split(text: str) -> list[Json]:
+        return [{"type": "text", "text": line} for line in text.split("\n")]
+
+    whole = recording()
+    for message in whole["messages"]:
+        message["content"] = split(message["content"])
+    whole["messages"][1]["content"] = split("Instruction: a jacket\n要红色的")
+    (found,) = read_messages(recorded(whole))
+    (plain,) = read_messages(recorded(recording()))
+    assert found.instruction == "a jacket\n要红色的"
+    assert (found.turns, found.ending, found.purchase) == (plain.turns, plain.ending, plain.purchase)
+
+
+def test_a_recording_without_task_is_a_task_of_its_own(recorded: Write) -> None:
+    missing = recording("r-2")
+    del missing["task_id"]
+    found = read_messages(recorded(recording() | {"task_id": None}, missing, recording("r-3") | {"task_id": 0}))
+    assert [one.task_id for one in found] == ["r-1", "r-2", "0"]
+
+
+def test_many_recordings_take_their_number_times_as_long(recorded: Write) -> None:
+    def seconds(count: int) -> float:
+        short = recording(last=LEAVE, said="ok")
+        short["messages"] = [short["messages"][1], *short["messages"][-2:]]
+        path = recorded(*(short | {"trajectory_id": f"r-{number}"} for number in range(count)))
+        begun = time.process_time()
+        assert len(read_messages(path)) == count
+        return time.process_time() - begun
+
+    assert seconds(16_000) < 16 * seconds(2_000)
 
 
 def test_a_file_that_is_cut_off_or_mixed_is_refused(recorded: Write, write: Write) -> None:
@@ -187,6 +261,27 @@ def test_cards_by_the_simulated_author_say_so(shared: Path, tmp_path: Path) -> N
     done = shopskill(str(path), "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "simulated: 12 trajectories analysed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("requests", "chinese"),
+    [
+        (("a red jacket", "a jacket", "the 小米 brand phone"), False),
+        (("a red jacket", "the 小米 brand phone"), False),
+        (("红色外套", "要一件外套", "a jacket"), True),
+        (("红色外套",), True),
+    ],
+)
+def test_prompts_are_in_the_language_of_most_requests(
+    recorded: Write, tmp_path: Path, requests: tuple[str, ...], chinese: bool
+) -> None:
+    items = [recording(f"r-{number}") for number in range(len(requests))]
+    for item, request in zip(items, requests, strict=True):
+        item["messages"][1]["content"] = request
+    with serve(careful) as server:
+        done = shopskill(str(recorded(*items)), "--out", str(tmp_path / "out"), "-p", f"author_url={server.url}")
+    assert done.returncode == 0, done.stderr
+    assert {"最多写" in body["messages"][0]["content"] for body in server.requests} == {chinese}
 
 
 def test_failures_among_recordings_are_left_out_and_counted(recorded: Write, tmp_path: Path) -> None:
