@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from shopskill_lib import templates
 from shopskill_lib.dialogue import REPAIRS, Conversation, Tool, obtain
@@ -144,7 +144,7 @@ class Desk:
         return found
 
     def _prompt(self, role: Role) -> str:
-        return templates.load({role: ()}, self.settings.language, self.settings.prompts_dir)[role]
+        return load_texts(self.settings)[role]
 
     def _kept(self, identity: str, form: Form[R]) -> Authored | None:
         """Return the kept answer, if it is one by the rules of today."""
@@ -186,6 +186,11 @@ class Desk:
             tries=cost.tries,
             seconds=cost.seconds,
         )
+
+
+def load_texts(settings: Settings) -> dict[str, str]:
+    """Read the author's system messages, by role (see `templates.load` for what is refused)."""
+    return templates.load(dict.fromkeys(get_args(Role), ()), settings.language, settings.prompts_dir)
 
 
 def written(sections: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ from shopskill_lib.ledger import (
     Validation,
     WasLeftOut,
 )
-from shopskill_lib.rounds import GATE, Measured, measured
+from shopskill_lib.rounds import Measured, measured
 from shopskill_lib.workbench import Bench
 
 
@@ -39,7 +39,7 @@ def record_cold_start(bench: Bench) -> None:
         OutputError: the ledger cannot be written.
     """
     now, checkpoint = datetime.now(UTC), bench.settings.policy_checkpoint
-    place, gate = bench.folder / protocol.DRAFT, bench.folder / GATE
+    place, gate = bench.folder / protocol.DRAFT, bench.folder / protocol.GATE
     events: list[Event] = []
     if not bench.settings.draft and place.exists():
         events += proposals(read_draft(place), checkpoint, None, now)

@@ -1,23 +1,43 @@
 """Cold start of a run folder: training trajectories -> cards -> a draft (METHOD M5-M16)."""
 
-from shopskill_lib import compiler, distil, protocol, workbench
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shopskill_lib import analysts, authoring, compiler, distil, protocol, workbench
 from shopskill_lib.cards import Card
 from shopskill_lib.compiler import Draft
 from shopskill_lib.distil import Analyses
-from shopskill_lib.errors import InputError
+from shopskill_lib.errors import DesignError, InputError
+from shopskill_lib.files import read_bytes, write_bytes
+from shopskill_lib.skills import Skill
 from shopskill_lib.workbench import Bench
 
 
 def foresee(bench: Bench) -> str:
     """Say what the training rollouts and their analyses will ask of both models."""
-    skill = distil.seed_skill(bench)
+    skill = starting_skill(bench)
     owed = protocol.foresee(bench, distil.plan_train(bench, skill))
     return f"training rollouts: {owed} Then up to {bench.settings.n_train} analyses by {bench.settings.author_model}."
 
 
 def collect(bench: Bench) -> Analyses:
     """Roll out and analyse the training tasks (see `distil.collect`)."""
-    return distil.collect(bench, distil.seed_skill(bench))
+    return distil.collect(bench, starting_skill(bench))
+
+
+def starting_skill(bench: Bench) -> Skill:
+    """Return the seed skill, once nothing is left that analysts or compiler would refuse after the rollouts.
+
+    Raises:
+        InputError: the seed skill cannot be read, or leaves no room for anything compiled (M16).
+        ParameterError: a prompt of the author cannot be used.
+    """
+    settings, skill = bench.settings, distil.seed_skill(bench)
+    compiler.refuse_full(skill, settings.cap)
+    analysts.load_texts(settings.language, settings.max_cards, settings.prompts_dir)
+    authoring.load_texts(settings)
+    return skill
 
 
 def foresee_draft(bench: Bench) -> str:
@@ -30,25 +50,48 @@ def draft(bench: Bench) -> Draft:
     """Compile the run folder's cards into the draft that Gate A measures (see `compiler.build`).
 
     Raises:
-        InputError: 01_cards has not been run here.
+        InputError: 01_cards has not been run here, or with other parameters.
+        DesignError: a gate is frozen on another draft here, which stays.
     """
     cards = _cards(bench)
     skill = distil.seed_skill(bench)
-    pairs, _ = distil.train_pairs(bench, skill)
+    pairs = distil.load_train_pairs(bench, skill)
     author = workbench.connect_to(workbench.endpoint(bench.settings, "author"))
     try:
-        return compiler.build(
-            author,
-            cards,
-            skill,
-            screen=distil.screen_of(pairs, bench.catalogue.products),
-            settings=bench.settings,
-            folder=bench.folder,
-            cap=bench.settings.cap,
-            stage="cold_start",
-        )
+        with _gated_draft_kept(bench.folder):
+            return compiler.build(
+                author,
+                cards,
+                skill,
+                screen=distil.screen_of(pairs, bench.catalogue.products),
+                settings=bench.settings,
+                folder=bench.folder,
+                cap=bench.settings.cap,
+                stage="cold_start",
+            )
     finally:
         author.close()
+
+
+@contextmanager
+def _gated_draft_kept(folder: Path) -> Iterator[None]:
+    """Put the draft's files back as they were where a gate is frozen on them, and refuse another draft."""
+    gated = (folder / protocol.GATE).exists() and (folder / protocol.DRAFT).exists()
+    paths = [folder / name for name in compiler.FILES if gated and (folder / name).exists()]
+    kept = {path: read_bytes(path) for path in paths}
+    try:
+        yield
+        other = [path for path in paths if read_bytes(path) != kept[path]]
+    finally:
+        for path, content in kept.items():
+            write_bytes(path, content)
+    if other:
+        raise DesignError(
+            "a gate is frozen on another draft here",
+            where=str(other[0]),
+            allowed="the draft that was gated, from the same cards and parameters",
+            todo="compile in a new run folder",
+        )
 
 
 def _cards(bench: Bench) -> list[Card]:

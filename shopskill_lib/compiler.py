@@ -13,11 +13,14 @@ from shopskill_lib.files import write_bytes, write_json
 from shopskill_lib.firewall import Screen, public
 from shopskill_lib.mechanisms import Mechanism, mechanisms_of
 from shopskill_lib.models import Model
-from shopskill_lib.pools import Add, Parts, Pool, Rewrite, render
+from shopskill_lib.pools import CAP, Add, Parts, Pool, Rewrite, render
 from shopskill_lib.records import Language, Record, fingerprint
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Chunk, Skill
 from shopskill_lib.text import tidy
+
+FILES = ("draft.json", "draft.md", "clusters.json")
+"""What a compilation writes, apart from the author's answers."""
 
 CHANNELS: tuple[Channel, ...] = ("success", "failure")
 
@@ -119,7 +122,7 @@ def build(
         stage: where the cards come from.
 
     Raises:
-        InputError: nothing to compile, no room for it, or nothing left of it; online only the second.
+        InputError: a cold start with nothing to compile, no room for it, or nothing left of it.
         AuthorError: no valid answer after all repairs; what was finished before is kept.
         FirewallError: something privileged is among the cards.
     """
@@ -146,19 +149,27 @@ def build(
 
 def _refuse_without(desk: Desk, usable: Sequence[Card], skill: Skill, cap: int) -> None:
     """Refuse a cold start without cards, and a cap that the chunks in force fill."""
-    if desk.origin == "cold_start" and not usable:
+    if desk.origin != "cold_start":
+        return
+    if not usable:
         raise InputError(
             "there is nothing to compile: no card can be consolidated",
             where=str(desk.folder),
             allowed="at least one card with deployable texts",
             todo="look into cards.jsonl for the reasons; take more training tasks",
         )
-    if _room(desk, skill, cap) < 1:
+    refuse_full(skill, cap)
+
+
+def refuse_full(skill: Skill, cap: int) -> None:
+    """Refuse a seed skill whose chunks fill the cap of a cold start (M16)."""
+    if len(skill.chunks) >= cap:
         raise InputError(
             f"a cap of {cap} leaves no room beside {len(skill.chunks)} chunks in force",
             where="cap",
             allowed="room for at least one addition or rewrite (M16)",
-            todo="merge or remove chunks of the seed skill, or raise the cap",
+            todo="merge or remove chunks of the seed skill"
+            + (f", or raise the cap to at most {CAP}" if len(skill.chunks) < CAP else ""),
         )
 
 

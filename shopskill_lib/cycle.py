@@ -39,7 +39,6 @@ from shopskill_lib.protocol import ROUNDS
 from shopskill_lib.records import Task, canonical
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.rounds import (
-    GATE,
     Gap,
     Groups,
     Measured,
@@ -342,11 +341,11 @@ class Builder:
         """Gate the pool at the weights after training (M28)."""
         rule = self.rule
         path = protocol.gate_a(after)
-        pairs = gates.read_observations(path, after.folder / "interventions.json", rule.max_missing)
+        pairs = gates.read_observations(path, after.folder / protocol.INTERVENTIONS, rule.max_missing)
         budget = None if rule.budget is None else min(rule.budget, len(pairs.slots))
         gate = gates.fit_gate(pairs, budget, resamples=rule.resamples, analysis_seed=rule.analysis_seed)
         gate = replace(gate, notes=(*gate.notes, self._look_note(after)))
-        looks.freeze(after.folder / GATE, gate.to_json(), gate.key(), f"online round {self.start.number}")
+        looks.freeze(after.folder / protocol.GATE, gate.to_json(), gate.key(), f"online round {self.start.number}")
         return gate
 
     def _look_note(self, after: Bench) -> str:

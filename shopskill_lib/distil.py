@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 from pydantic import AwareDatetime
 
-from shopskill_lib import analysts, protocol
+from shopskill_lib import analysts, protocol, rollouts
 from shopskill_lib.analysts import Analyst
 from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
 from shopskill_lib.errors import InputError, ParameterError
@@ -142,9 +142,36 @@ def train_pairs(bench: Bench, skill: Skill) -> tuple[list[tuple[Trajectory, Task
     plan = plan_train(bench, skill)
     protocol.refuse_leaks(bench, {chunk.chunk_id: chunk for chunk in skill.chunks}, "train")
     rolled = protocol.roll_out(bench, plan, "cards")["train"]
+    return _paired(plan, rolled), rolled
+
+
+def load_train_pairs(bench: Bench, skill: Skill) -> list[tuple[Trajectory, Task]]:
+    """Return what `train_pairs` found when the folder's cards were made; nothing is run.
+
+    Raises:
+        InputError: training episodes are owed, or other trajectories were analysed than these.
+    """
+    plan = plan_train(bench, skill)
+    rolled = rollouts.load(plan, bench.agent, bench.folder, rollout_seed=bench.settings.rollout_seed)["train"]
+    pairs = _paired(plan, rolled)
+    analysed = set(parse_json(read_text(bench.folder / PLAN), str(bench.folder / PLAN))["identities"])
+    strange = analysed ^ {trajectory.trajectory_id for trajectory, _ in pairs}
+    if rolled.owed or strange:
+        raise InputError(
+            f"the cards are not those of these {len(plan)} training tasks: {len(rolled.owed)} episodes are owed, "
+            f"{len(strange)} trajectories are only here or only among the cards",
+            where=str(bench.folder / CARDS),
+            allowed="the parameters that 01_cards had (n_train, seed_skill, policy, shop)",
+            todo="run 01_cards again with these parameters",
+        )
+    return pairs
+
+
+def _paired(plan: Sequence[Planned], rolled: RolloutSet) -> list[tuple[Trajectory, Task]]:
+    """Return the scored episodes as trajectories, each with its task."""
     planned = {one.task.task_id: one for one in plan}
     chosen = [(episode, planned[episode.task_id]) for episode in rolled.scored]
-    return [(of_episode(episode, one.task, one.treatment.hints), one.task) for episode, one in chosen], rolled
+    return [(of_episode(episode, one.task, one.treatment.hints), one.task) for episode, one in chosen]
 
 
 def plan_train(bench: Bench, skill: Skill) -> list[Planned]:

@@ -14,7 +14,7 @@ from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
-from shopskill_lib.rounds import GATE, Round, measured, name, read_round, read_rounds
+from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
@@ -90,7 +90,7 @@ def _trainer(bench: Bench) -> Trainer:
 def _begin(bench: Bench) -> Start:
     """Return what round 0 begins with: the skill of Gate A and its coefficients."""
     skill = protocol.read_selected(bench.folder)
-    place = bench.folder / GATE
+    place = bench.folder / protocol.GATE
     gate = parse_json(read_text(place), str(place))
     policy = workbench.endpoint(bench.settings, "policy")
     rows = measured(gate, protocol.read_draft(bench.settings, bench.folder), None, policy.checkpoint)

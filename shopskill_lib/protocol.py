@@ -31,6 +31,12 @@ BARE = make_treatment("bare", ())
 DRAFT = "draft.json"
 """The compiled draft, in the run folder."""
 
+GATE = "gate_a.json"
+"""Frozen gate of a run folder or of a round: a round's files have the names they have in the run folder."""
+
+INTERVENTIONS = "interventions.json"
+"""The columns of a gate's masks and what each shows, beside its pairs."""
+
 SELECTED = "skill.md"
 """The skill that Gate A selects, in the run folder."""
 
@@ -106,19 +112,22 @@ def pool_of(bench: Bench) -> Pool:
 def gate_a(bench: Bench) -> Path:
     """Run what Gate A still owes and pair it (M17, M18, M20).
 
-    The masks are frozen before the first rollout; the proof that every masked episode was shown what its mask
-    says runs before anything is paired.
+    The masks and the texts of their columns are frozen before the first rollout; the proof that every masked episode
+    was shown what its mask says runs before anything is paired.
 
     Returns:
         `observations.csv` of the run folder, with `interventions.json` beside it.
+
+    Raises:
+        DesignError: other masks or other texts are frozen here, or an episode was shown something else.
     """
     plan, assignments = plan_gate_a(bench), assign(bench)
     _refuse_too_few(bench, len(assignments.task_ids))
     refuse_leaks(bench, pool_of(bench).versions, "val")
     masks.freeze(assignments, bench.folder / "masks.csv")
+    _freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
     sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
-    write_json(bench.folder / "interventions.json", _interventions(pool_of(bench)))
     rows = [
         [*_who(bench, task_id, sample, "val"), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
         for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
@@ -262,9 +271,26 @@ def _interventions(pool: Pool) -> list[dict[str, object]]:
             "operation": item.operation,
             "order": item.order,
             "title": item.title,
+            "text_sha256": pool.versions[item.intervention_id].text_sha256,
         }
         for item in pool.interventions
     ]
+
+
+def _freeze_texts(pool: Pool, path: Path) -> None:
+    """Write what the masks' columns show before the first rollout, or check that it is what was written then."""
+    columns = _interventions(pool)
+    if not path.exists():
+        write_json(path, columns)
+    frozen = parse_json(read_text(path), str(path))
+    if frozen != columns:
+        other = ", ".join(str(item["intervention_id"]) for item in columns if item not in frozen)
+        raise DesignError(
+            f"the texts of {other or 'the draft'} are other ones than this gate began with",
+            where=str(path),
+            allowed="one draft for a run folder, frozen before its first rollout (M17)",
+            todo="use a new run folder, or the draft that the gate began with",
+        )
 
 
 def limited(bench: Bench, tasks: int) -> Bench:

@@ -21,9 +21,6 @@ from shopskill_lib.triage import Group, Triage
 
 Form = TypeVar("Form")
 
-GATE = "gate_a.json"
-"""Frozen gate of a run folder or of a round: a round's files have the names they have in the run folder."""
-
 
 class Groups(Record):
     """`groups.json`: which groups a round rolls out, and the curriculum they were drawn from (M26)."""

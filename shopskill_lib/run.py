@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 import papermill
 
-from shopskill_lib import distil, looks, masks, protocol, report, workbench
+from shopskill_lib import cold_start, distil, looks, masks, protocol, report, workbench
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
 from shopskill_lib.files import read_bytes, write_bytes, write_json
@@ -79,14 +79,15 @@ def pilot(order: Order, limit: int) -> str:
     draft has been compiled, Gate A's part is its bare episodes.
     """
     bench = workbench.set_up(order.settings, folder(str(order.run_dir)))
-    train, val = distil.plan_train(bench, distil.seed_skill(bench)), protocol.plan_bare(bench, "val")
+    train = [] if order.settings.draft else distil.plan_train(bench, cold_start.starting_skill(bench))
+    val = protocol.plan_bare(bench, "val")
     name = "Gate A, bare half (the masked half needs a draft)"
     if order.settings.draft or (bench.folder / protocol.DRAFT).exists():
         bench = protocol.set_up(order.settings, bench.folder)
         masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
         val, name = protocol.plan_gate_a(bench), "Gate A"
     _write_records(order)
-    plans = {"training": [] if order.settings.draft else train, name: val}
+    plans = {"training": train, name: val}
     lines: list[str] = []
     for plan in plans.values():
         first = set(list(dict.fromkeys(planned.task.task_id for planned in plan))[:limit])

@@ -66,7 +66,7 @@ def read_skill(path: Path) -> Skill:
     """Read a `skill.md`, or a JSON list of {chunk_id, title, text}.
 
     Raises:
-        InputError: no chunk, an empty or repeated one, or text that stands in none.
+        InputError: no chunk, an empty or repeated one, one that `skill.md` cannot hold, or text that stands in none.
     """
     text = read_text(path)
     skill = _from_json(text, path) if path.suffix == ".json" else _from_markdown(text, path)
@@ -83,7 +83,24 @@ def read_skill(path: Path) -> Skill:
                     f"chunks {seen[mark]!r} and {chunk.title!r} have the same {what}", **refusal, todo="remove one"
                 )
             seen[mark] = chunk.title
+        _refuse_unfaithful(chunk, path)
     return skill
+
+
+def _refuse_unfaithful(chunk: Chunk, path: Path) -> None:
+    """Refuse a chunk that the selected `skill.md` would not give back: another skill would be tested than selected."""
+    try:
+        again = _from_markdown(Skill(title="", chunks=(chunk,)).to_markdown(), path).chunks
+    except InputError:
+        again = ()
+    if again != (chunk,):
+        raise InputError(
+            f"chunk {chunk.chunk_id!r} would not read back from a skill.md as it is",
+            where=str(path),
+            allowed="an id without spaces, a title of one line without spaces around it, "
+            "a text without blank lines around it, with `##` lines in fences only and every fence closed",
+            todo="correct the chunk, or make two of it",
+        )
 
 
 def _from_json(text: str, path: Path) -> Skill:

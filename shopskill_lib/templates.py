@@ -21,7 +21,8 @@ def load(names: Mapping[str, Collection[str]], language: Language, prompts_dir: 
         prompts_dir: the user's own texts; "" for none.
 
     Raises:
-        ParameterError: a text lacks a placeholder or has an unknown one, or the folder holds a text of unknown name.
+        ParameterError: a text is blank, lacks a placeholder or has an unknown one, or the folder holds a text of
+            unknown name.
     """
     own = Path(prompts_dir) if prompts_dir else SHIPPED
     known = {path.name for path in SHIPPED.glob("*.md")}
@@ -47,6 +48,10 @@ def _read(path: Path, placeholders: Collection[str]) -> str:
         raise ParameterError(
             f"the prompt cannot be read ({error})", where=str(path), allowed="text in UTF-8", todo="mend the file"
         ) from error
+    if not text.strip():
+        raise ParameterError(
+            "the prompt is blank", where=str(path), allowed="a text", todo="write it, or remove the file"
+        )
     found = sorted(_PLACEHOLDER.findall(text))
     if found != sorted(placeholders):
         raise ParameterError(

@@ -1,5 +1,8 @@
 """The cold start of a small run folder in both languages, and what a reader is shown of it."""
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +13,7 @@ from matplotlib.text import Text
 from shopskill_lib import cold_start, distil, plots, protocol, store, tables, viewer, workbench
 from shopskill_lib.compiler import Draft
 from shopskill_lib.distil import Analyses
-from shopskill_lib.errors import InputError
+from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Chunk, Skill, read_skill
 from shopskill_lib.workbench import Bench
@@ -142,3 +145,60 @@ def test_a_draft_of_seventeen_chunks_is_refused(tmp_path: Path) -> None:
         path.read_text(encoding="utf-8").replace("## T16 {#c16}\n\nAdvice number 16.", ""), encoding="utf-8"
     )
     assert len(protocol.read_draft(Settings.of({"draft": str(path)}), tmp_path).versions) == 16
+
+
+@pytest.mark.parametrize("n_train", [20, 60])
+def test_a_draft_of_other_training_tasks_than_the_cards_is_refused_and_buys_nothing(cold: Cold, n_train: int) -> None:
+    before = contents(cold.bench.folder)
+    settings = cold.bench.settings.model_copy(update={"n_train": n_train})
+    with pytest.raises(InputError, match="run 01_cards again with these parameters"):
+        cold_start.draft(replace(cold.bench, settings=settings))
+    assert contents(cold.bench.folder) == before
+
+
+def test_a_seed_skill_without_room_is_refused_before_anything_is_bought(tmp_path: Path) -> None:
+    for chunks, cap, todo in ((4, 4, "or raise the cap to at most 16"), (16, 16, "chunks of the seed skill.")):
+        seed = tmp_path / f"seed_{chunks}.md"
+        text = "\n".join(f"## T{n} {{#c{n}}}\n\nAdvice number {n}.\n" for n in range(chunks))
+        seed.write_text(text, encoding="utf-8")
+        bench = bench_in(tmp_path / "run", "en", seed_skill=str(seed), cap=cap)
+        for step in (cold_start.foresee, cold_start.collect):
+            with pytest.raises(InputError, match=f"a cap of {cap} leaves no room beside {chunks} chunks") as refused:
+                step(bench)
+            assert str(refused.value).endswith(todo if todo.endswith(".") else f"{todo}.")
+    assert not (tmp_path / "run" / "episodes").exists()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("role", ["success", "failure", "consolidate", "compile"])
+@pytest.mark.parametrize(("text", "found"), [(" \n", "blank"), ("{unknown}", "placeholders")])
+def test_a_bad_prompt_of_the_author_is_refused_before_anything_is_bought(
+    role: str, language: str, text: str, found: str, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / f"{role}_{language}.md").write_text(text, encoding="utf-8")
+    bench = bench_in(tmp_path / "run", language, prompts_dir=str(tmp_path / "prompts"))
+    for step in (cold_start.foresee, cold_start.collect):
+        with pytest.raises(ParameterError, match=f"{role}_{language}.md.*{found}"):
+            step(bench)
+    assert not (tmp_path / "run" / "episodes").exists()
+
+
+def test_a_frozen_gate_keeps_its_draft(cold: Cold, tmp_path: Path) -> None:
+    folder = shutil.copytree(cold.bench.folder, tmp_path / "run")
+    (folder / "gate_a.json").write_text("{}", encoding="utf-8")
+    at = replace(cold.bench, folder=folder)
+    kept = {name: (folder / name).read_bytes() for name in ("draft.json", "draft.md", "clusters.json")}
+    assert cold_start.draft(at) == cold.draft
+    fewer = replace(at, settings=at.settings.model_copy(update={"cap": 1}))
+    with pytest.raises(DesignError, match=r"a gate is frozen on another draft here.*new run folder"):
+        cold_start.draft(fewer)
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+    (folder / "gate_a.json").unlink()
+    assert len(cold_start.draft(fewer).versions) == 1
+    assert json.loads((folder / "draft.json").read_text(encoding="utf-8")) != json.loads(kept["draft.json"])
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file below a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

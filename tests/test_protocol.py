@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripted import FakeClock, failure, scripted
 
 from shopskill_lib import protocol, workbench
-from shopskill_lib.errors import DesignError, InputError
+from shopskill_lib.errors import DesignError, InputError, SetupError
 from shopskill_lib.gates import read_observations
 from shopskill_lib.pools import Pool, Rewrite
 from shopskill_lib.records import Episode
@@ -112,6 +113,33 @@ def test_a_rewrite_shares_its_slot_in_the_files_that_the_gate_reads(bench: Bench
     pairs = read_observations(protocol.gate_a(at), at.folder / "interventions.json")
     assert pairs.interventions == pool.interventions
     assert [slot.versions for slot in pairs.slots] == [("query", "candidate-1"), ("price",)]
+
+
+@pytest.mark.parametrize("change", [{"text": "Search once."}, {"title": "查询"}])
+def test_other_texts_under_the_same_ids_are_refused_before_anything_is_bought(
+    bench: Bench, change: dict[str, str], tmp_path: Path
+) -> None:
+    at = replace(bench, folder=tmp_path, settings=bench.settings.model_copy(update={"n_val": 4}))
+    protocol.gate_a(at)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    first, second = protocol.pool_of(bench).chunks
+    pool = Pool(title="s", kind="draft", chunks=(first.model_copy(update=change), second))
+    with pytest.raises(DesignError, match=r"texts of query are other ones.*new run folder"):
+        protocol.gate_a(replace(at, pool=pool))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    protocol.gate_a(at)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_the_columns_show_is_on_disk_before_the_first_rollout(bench: Bench, tmp_path: Path) -> None:
+    def down(_: object) -> object:
+        assert (tmp_path / "interventions.json").exists()
+        return failure(401)
+
+    at = replace(bench, folder=tmp_path, agent=replace(bench.agent, model=scripted(down, FakeClock().clock)))
+    with pytest.raises(SetupError):
+        protocol.gate_a(at)
+    assert (tmp_path / "interventions.json").exists()
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

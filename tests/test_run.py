@@ -140,6 +140,16 @@ def test_a_pilot_is_the_start_of_the_same_run(tmp_path: Path) -> None:
     assert not (tmp_path / "cards.jsonl").exists()
 
 
+def test_a_pilot_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
+    seed = tmp_path / "seed.md"
+    seed.write_text("## Price {#price}\n\nCheck the price.\n", encoding="utf-8")
+    given = ("-p", f"seed_skill={seed}", "-p", "cap=1")
+    pilot = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "run"), "--limit", "5", *given)
+    assert pilot.returncode == 2
+    assert "a cap of 1 leaves no room beside 1 chunks" in pilot.stderr
+    assert not (tmp_path / "run" / "episodes").exists()
+
+
 def test_a_pilot_of_a_given_draft_takes_no_look(tmp_path: Path) -> None:
     pilot = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path), "--limit", "5", *SHIPPED)
     assert pilot.returncode == 0, pilot.stderr

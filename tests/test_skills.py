@@ -1,5 +1,7 @@
 """Skill documents: chunks in canonical order, round trips, refusals; both languages."""
 
+import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -98,3 +100,25 @@ def test_documents_that_cannot_be_measured_are_refused(text: str, message: str, 
 def test_json_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_skill(written(tmp_path, text, "draft.json"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "One.\n\n## Sub heading\n\nTwo."},
+        {"text": "先搜索。\n## 小标题\n再比较。"},
+        {"text": "One.\n```\nopen"},
+        {"text": "\n\nOne."},
+        {"text": "One.\n"},
+        {"text": "One.\r\nTwo."},
+        {"title": "A\nB"},
+        {"title": " 价格 "},
+        {"chunk_id": "price check"},
+        {"chunk_id": ""},
+    ],
+)
+def test_a_chunk_that_gate_b_would_read_otherwise_is_refused(change: dict[str, str], tmp_path: Path) -> None:
+    chunk = {"chunk_id": "second", "title": "Price", "text": "Check the price."} | change
+    chunks = [{"chunk_id": "a", "title": "A", "text": "```\n## inside\n```\n\nDo it."}, chunk]
+    with pytest.raises(InputError, match=re.escape(f"chunk {chunk['chunk_id']!r} would not read back")):
+        read_skill(written(tmp_path, json.dumps(chunks), "draft.json"))
