@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import FakeClock, failure, scripted
+from scripted import Answer, FakeClock, failure, scripted
 
 from shopskill_lib import protocol, workbench
 from shopskill_lib.errors import DesignError, InputError, SetupError
@@ -132,7 +132,7 @@ def test_other_texts_under_the_same_ids_are_refused_before_anything_is_bought(
 
 
 def test_what_the_columns_show_is_on_disk_before_the_first_rollout(bench: Bench, tmp_path: Path) -> None:
-    def down(_: object) -> object:
+    def down(_: dict[str, object]) -> Answer:
         assert (tmp_path / "interventions.json").exists()
         return failure(401)
 
