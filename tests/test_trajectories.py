@@ -141,13 +141,13 @@ UNUSABLE: list[tuple[Any, str]] = [
     (_called(name=HALF), "r-1, messages.2: tool_calls holds half a surrogate pair"),
     (recording(persona={"note": HALF}), "r-1: persona holds half a surrogate pair"),
     (recording() | {"task_id": HALF}, "r-1: task_id holds half a surrogate pair"),
-    (recording(HALF), "line 2: trajectory_id holds half a surrogate pair"),
+    (recording(HALF), "trajectory_id holds half a surrogate pair"),
 ]
 
 
 @pytest.mark.parametrize(("item", "message"), UNUSABLE, ids=[message for _, message in UNUSABLE])
 def test_what_cannot_be_used_is_refused_by_line(recorded: Write, item: Any, message: str) -> None:
-    with pytest.raises(InputError, match=rf"r\.jsonl, (?=line 2).*{message}"):
+    with pytest.raises(InputError, match=rf"r\.jsonl, line 2.*{message}"):
         read_messages(recorded(recording("r-0"), item))
 
 
