@@ -58,8 +58,8 @@ from shopskill_lib.trajectories import of_episode
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 SEEDS = {"en": 9, "zh": 14}
-"""Rollouts in which the whole skill solves a failed group, a chunk is retired, a candidate fails in the gate (en: a
-rewrite, zh: an addition), and every disguise of gold is tried."""
+"""Rollouts in which the whole skill solves a failed group, a chunk is retired, a candidate fails in the gate, and every
+disguise of gold is tried."""
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
@@ -208,7 +208,7 @@ def test_i08_only_the_gate_removes_chunks(done: WholeRun) -> None:
 
 @pytest.mark.parametrize("stage", ["cold_start", "online"])
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_i08_a_compiler_keeps_every_chunk_in_force(language: Language, stage: str, tmp_path: Path) -> None:
+def test_i07_i08_a_compiler_keeps_every_chunk_in_force(language: Language, stage: str, tmp_path: Path) -> None:
     """I7, I8: an author may rewrite one chunk and pass over another in silence; both stay what they are."""
     author = Author(language, skill=[rewriting("broad")])
     draft = compiled(author, tmp_path, cards(language), SEED, language, stage=stage)
