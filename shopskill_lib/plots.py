@@ -220,7 +220,7 @@ def effects(table: pd.DataFrame) -> Figure:
             dark = abs(values[row, column]) > 0.6 * reach
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
         axes.set_xticks(range(len(gates)), gates)
-        axes.set_yticks(range(len(texts)), [label(f"{title} (#{number})", number) for number, title in texts])
+        axes.set_yticks(range(len(texts)), [label(f"#{number} {title}", number) for number, title in texts])
         axes.grid(visible=False)
         figure.colorbar(image, label="effect on reward", shrink=0.8)
         axes.set_title(f"{_simulated(table)}Effect by gate, 95 % interval; * in the skill after it")
