@@ -157,9 +157,13 @@ def test_chunks_that_know_their_tasks_are_refused_before_anything_is_bought(lang
             protocol.gate_a(measured)
         assert kind in str(refused.value)
         assert leak not in str(refused.value)
-    named = Pool.of_skill(Skill(title="s", chunks=(Chunk(chunk_id=gold.asin, title="Fine", text=words[1]),)))
-    with pytest.raises(InputError, match="identifier"):
-        protocol.gate_a(replace(bench, pool=named))
+    for name in (gold.asin, f"chunk-{gold.asin}"):
+        named = Pool.of_skill(Skill(title="s", chunks=(Chunk(chunk_id=name, title="Fine", text=words[1]),)))
+        with pytest.raises(InputError, match="identifier"):
+            protocol.gate_a(replace(bench, pool=named))
+    made = ("chunk-234660435d5d", "candidate-012345678901")
+    hashed = {name: Chunk(chunk_id=name, title="Fine", text=words[1]) for name in made}
+    assert protocol.leaks(bench, hashed, "val") == ()
     assert not (tmp_path / "run" / "episodes").exists()
 
 
