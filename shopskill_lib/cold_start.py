@@ -1,7 +1,7 @@
 """Cold start of a run folder: training trajectories -> cards -> a draft (METHOD M5-M16)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from shopskill_lib import analysts, authoring, compiler, distil, protocol, workbench
@@ -57,20 +57,17 @@ def draft(bench: Bench) -> Draft:
     skill = distil.seed_skill(bench)
     pairs = distil.load_train_pairs(bench, skill)
     author = workbench.connect_to(workbench.endpoint(bench.settings, "author"))
-    try:
-        with _gated_draft_kept(bench.folder):
-            return compiler.build(
-                author,
-                cards,
-                skill,
-                screen=distil.screen_of(pairs, bench.catalogue.products),
-                settings=bench.settings,
-                folder=bench.folder,
-                cap=bench.settings.cap,
-                stage="cold_start",
-            )
-    finally:
-        author.close()
+    with closing(author), _gated_draft_kept(bench.folder):
+        return compiler.build(
+            author,
+            cards,
+            skill,
+            screen=distil.screen_of(pairs, bench.catalogue.products),
+            settings=bench.settings,
+            folder=bench.folder,
+            cap=bench.settings.cap,
+            stage="cold_start",
+        )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ gate are frozen, the rest is computed again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -276,8 +277,7 @@ class Builder:
         """Have the eligible cards compiled into candidates (M28); None when there is nothing to compile."""
         if not cards or not at.settings.max_candidates:
             return None
-        author = workbench.connect_to(workbench.endpoint(at.settings, "author"))
-        try:
+        with closing(workbench.connect_to(workbench.endpoint(at.settings, "author"))) as author:
             return compiler.build(
                 author,
                 cards,
@@ -288,8 +288,6 @@ class Builder:
                 cap=at.settings.max_candidates,
                 stage="online",
             )
-        finally:
-            author.close()
 
     def _pool(self, at: Bench, draft: Draft | None) -> tuple[Pool | None, list[Ungated]]:
         """Return what is to be gated: the skill's chunks, and the candidates that no gate has rejected before."""

@@ -302,12 +302,6 @@ def _freeze_texts(pool: Pool, path: Path) -> None:
         )
 
 
-def limited(bench: Bench, tasks: int) -> Bench:
-    """Return the bench with the first validation tasks only."""
-    count = min(tasks, bench.settings.n_val)
-    return replace(bench, settings=bench.settings.model_copy(update={"n_val": count}))
-
-
 def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
     """Return what a plan will still ask of the model."""
     reuse_from = Path(bench.settings.reuse_from) if bench.settings.reuse_from else None

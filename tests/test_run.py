@@ -167,6 +167,8 @@ def test_status_of_a_whole_run_names_every_arm_and_round(finished: Path) -> None
     assert status.returncode == 0, status.stderr
     for words in ("train", "masked", "equipped", "nothing is owed", "online rounds finished: round_000"):
         assert words in status.stdout
+    rows = [line for line in status.stdout.splitlines() if any(arm in line for arm in ("masked  ", "equipped  "))]
+    assert [row.split()[-3] for row in rows] == ["-", "-"], "the mean of an arm with a skill would be a look"
 
 
 def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
@@ -177,6 +179,7 @@ def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
     assert done.returncode == 0, done.stderr
     place = finished / "online" / "round_000"
     assert str(place / "report.html") in done.stdout
+    assert "looks so far: 2" in done.stdout
     assert record(place / "gate_b.json")["looks"]
     executed = (place / "04_gate_b.ipynb").read_text(encoding="utf-8")
     assert "looks at test so far: 2" in executed

@@ -34,6 +34,11 @@ SMALL = {"n_products": 2000, "n_val": 16, "n_test": 4, "catalogue_seed": 1}
 DRAWS = 6
 
 
+def limited(bench: Bench, tasks: int) -> Bench:
+    """The bench with the first validation tasks only."""
+    return replace(bench, settings=bench.settings.model_copy(update={"n_val": tasks}))
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
@@ -86,7 +91,7 @@ def test_episodes_of_a_draw_share_their_seed(shop_bench: Bench, monkeypatch: pyt
         return run_episode(agent, task, hints, seed, on_step)
 
     monkeypatch.setattr(truth, "run_episode", spy)
-    bench = protocol.limited(shop_bench, 3)
+    bench = limited(shop_bench, 3)
     with truth.Player(bench, 1) as player:
         player.play(truth.company_masks(bench, range(2)), 0)
         player.play(truth.alone_masks(bench, range(2)), 0)
@@ -160,7 +165,7 @@ def test_other_content_is_not_read(measured: tuple[Bench, truth.Truth], what: st
     agent, endpoint = bench.agent, bench.agent.model.endpoint
     others = {
         "draft": replace(bench, pool=Pool.of_skill(DRAFT.subset(DRAFT.ids[:2]))),
-        "tasks": protocol.limited(bench, 15),
+        "tasks": limited(bench, 15),
         "temperature": replace(bench, agent=replace(agent, model=DirectModel(replace(endpoint, temperature=0.1)))),
         "prompts": replace(bench, agent=replace(agent, prompts=replace(agent.prompts, policy="Buy."))),
     }
@@ -245,7 +250,7 @@ def test_the_stored_truth_is_of_the_shipped_draft_and_of_this_shopper(language: 
     facts = json.loads((protocol.DRAFTS / f"truth_{language}.json").read_text(encoding="utf-8"))
     assert facts["simulated"] is True
     assert facts["largest_share"] <= 1 / truth.PRECISION
-    probed = protocol.limited(bench, truth.PROBED)
+    probed = limited(bench, truth.PROBED)
     with truth.Player(probed, 1) as player:
         again = player.play(truth.company_masks(probed, range(1)), 0)
     assert again.reward[:, 0].tolist() == facts["probe"]
