@@ -1,15 +1,16 @@
 """Small online rounds: a run folder with a gated skill, and a process of its own to stop and to kill.
 
-python rounds_child.py RUN_DIR ROUNDS
+python rounds_child.py RUN_DIR ROUNDS [--hold]
 """
 
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shopskill_lib import gates, looks, online, protocol
+from shopskill_lib import cycle, gates, looks, online, protocol, rounds
 from shopskill_lib.cards import Card
 from shopskill_lib.compiler import Draft, Source, Version
 from shopskill_lib.console import Parser, respond
@@ -135,7 +136,19 @@ def gated(folder: Path, draft: str = DRAFT, **names: Any) -> Bench:
     return bench
 
 
+def hold(write: Callable[..., None]) -> Callable[..., None]:
+    """Write, then wait to be killed: what follows is over in a few milliseconds."""
+
+    def _write(*given: Any) -> None:
+        write(*given)
+        time.sleep(60)
+
+    return _write
+
+
 def command(options: Namespace) -> str:
+    if options.hold:
+        cycle.__dict__["write_lineage"] = hold(rounds.write_lineage)
     names = SETTINGS | {"draft": str(options.run_dir / "draft.md"), "rounds": options.rounds}
     return "\n".join(map(str, online.rounds(protocol.set_up(Settings.of(names), options.run_dir), RULE)))
 
@@ -144,5 +157,6 @@ if __name__ == "__main__":
     parser = Parser()
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("rounds", type=int)
+    parser.add_argument("--hold", action="store_true", help="wait once the lineage is written")
     parser.set_defaults(command=command)
     sys.exit(respond(parser))

@@ -499,8 +499,8 @@ def test_threads_change_nothing(finished: Finished, origin: Path, tmp_path: Path
     assert state(other.folder) == state(bench.folder)
 
 
-def start(folder: Path, rounds: int = 2) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(CHILD), str(folder), str(rounds)]
+def start(folder: Path, rounds: int = 2, *flags: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(CHILD), str(folder), str(rounds), *flags]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -538,7 +538,7 @@ def test_a_stopped_round_goes_on_as_if_unbroken(
     number: signal.Signals,
 ) -> None:
     bench = copy(origin, tmp_path / "run", rounds=1)
-    process = start(bench.folder, 1)
+    process = start(bench.folder, 1, *(["--hold"] if stage == "lineage.json" else []))
     wait_for(bench.folder / "online" / ".round_000.staging" / stage, process)
     process.send_signal(number)
     process.communicate()
