@@ -7,16 +7,15 @@ what a model answered is never asked for again.
 import os
 import random
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import httpx2
 import openai
 
+from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.records import ModelIdentity, Usage, canonical
 from shopskill_lib.replies import NotAReplyError, Reply, Stop, read_reply
@@ -43,19 +42,6 @@ _REFUSED = {
     404: "does not know the model or the path",
 }
 _RETRIED = {408, 409, 429}
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """All time and all waiting, so that faults are tested in milliseconds."""
-
-    now: Callable[[], datetime]
-    seconds: Callable[[], float]
-    """Time that never jumps, for durations."""
-    sleep: Callable[[float], None]
-
-
-SYSTEM_CLOCK = Clock(lambda: datetime.now(UTC), time.monotonic, time.sleep)
 
 
 @dataclass(frozen=True, slots=True)

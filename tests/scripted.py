@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from shopskill_lib.models import ChatModel, Clock, Endpoint, connect
+from shopskill_lib.clock import Clock
+from shopskill_lib.models import ChatModel, Endpoint, connect
 
 Json = dict[str, Any]
 

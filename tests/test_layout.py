@@ -15,6 +15,7 @@ LIBRARY = ROOT / "shopskill_lib"
 ORDER = [
     "curriculum",
     "errors",
+    "clock",
     "console",
     "files",
     "folders",

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import SetupError
-from shopskill_lib.models import SYSTEM_CLOCK, CallCost, Clock, Endpoint
+from shopskill_lib.models import CallCost, Endpoint
 from shopskill_lib.records import ModelIdentity, canonical
 from shopskill_lib.replies import Reply, read_reply
 from shopskill_lib.simulated.wire import respond
