@@ -41,7 +41,7 @@ def missingness(masked_missing: BoolArray, bare_missing: BoolArray, masks: NDArr
         bare_only=bare_only,
         both=int((masked_missing & bare_missing).sum()),
         arms_p_value=exact_mcnemar(masked_only, bare_only),
-        mask_p_values=_holm(np.array([stats.fisher_exact(table).pvalue for table in tables])),
+        mask_p_values=holm(np.array([stats.fisher_exact(table).pvalue for table in tables])),
     )
 
 
@@ -52,7 +52,7 @@ def exact_mcnemar(gained: int, lost: int) -> float:
     return float(stats.binomtest(gained, gained + lost).pvalue)
 
 
-def _holm(p_values: FloatArray) -> FloatArray:
+def holm(p_values: FloatArray) -> FloatArray:
     """Adjust p-values for their number by Holm's step-down procedure (Holm 1979)."""
     order = np.argsort(p_values)
     steps = p_values[order] * np.arange(len(p_values), 0, -1)

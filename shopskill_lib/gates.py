@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shopskill_lib import masks, ols, resampling, selection
+from shopskill_lib import diagnostics, inference, masks, ols, resampling, selection
 from shopskill_lib.comparison import Comparison, compare_paired
 from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.observations import Observations, design_report, plain_rows, read_comparison, read_observations
@@ -61,6 +61,9 @@ class Gate:
         stability: task-level bootstrap of the whole rule.
         chance_selected: mean number of factors the same rule selects when none has an effect, with the fitted
             covariance.
+        joint: all coefficients of the shown factors judged together: intervals, labels, shrinkage.
+        model: checks of the model: shift between the arms, bare reward as covariate, interactions.
+        halves: the rule on random halves of the tasks; None where halves are too small to be fitted.
         design: health of the masks.
         resamples_lost: resamples left out because their masks had not full rank.
         notes: what must be printed beside the table.
@@ -73,6 +76,9 @@ class Gate:
     selected: tuple[str, ...]
     stability: resampling.Stability
     chance_selected: float
+    joint: inference.Inference
+    model: diagnostics.Diagnostics
+    halves: resampling.SplitHalf | None
     design: masks.DesignReport
     resamples_lost: int
     notes: tuple[str, ...]
@@ -109,6 +115,48 @@ class Gate:
             )
         return frame
 
+    def together(self) -> pd.DataFrame:
+        """One row a shown factor: what its coefficient says when all are judged together (METHOD section 13)."""
+        joint, fit = self.joint, self.outcomes[PRIMARY].fit
+        return pd.DataFrame(
+            {
+                "intervention_id": fit.names,
+                "coefficient": fit.params,
+                "simultaneous_low": joint.simultaneous[:, 0],
+                "simultaneous_high": joint.simultaneous[:, 1],
+                "p_value": fit.pvalues,
+                "p_holm": joint.holm,
+                "p_bh": joint.bh,
+                "label": joint.labels,
+                "shrunken": joint.shrinkage.params,
+            }
+        )
+
+    @property
+    def naive_gain(self) -> float:
+        """Sum of the selected coefficients: too high, because they were selected for being high."""
+        return float(sum(value for name, value in self.coefficients().items() if name in self.selected and value))
+
+    def trust(self) -> str:
+        """Say in a few sentences how far the selection can be trusted (METHOD section 13)."""
+        labels, spread = self.joint.labels, self.joint.shrinkage
+        counts = ", ".join(f"{label} {labels.count(label)}" for label in ("keep", "drop", "undecided"))
+        told = (
+            f"{self._label()}Labels at a false discovery rate of {inference.LEVEL:.0%}: {counts}. True effects have a "
+            f"standard deviation of {spread.tau:.3f} (95 % interval {spread.tau_low:.3f} to {spread.tau_high:.3f})."
+        )
+        if self.halves is None:
+            return f"{told} Halves of these tasks are too small to be fitted."
+        shrunken = sum(value for name, value in zip(self._shown(), spread.params, strict=True) if name in self.selected)
+        return (
+            f"{told} The selected coefficients sum to {self.naive_gain:+.3f}, shrunken to {shrunken:+.3f}; a set "
+            f"selected on one half of the tasks sums to {self.halves.gain:+.3f} (error {self.halves.gain_error:.3f}) "
+            f"on the other. The sets of two halves share {self.halves.jaccard:.0%} of their factors."
+        )
+
+    def _shown(self) -> tuple[str, ...]:
+        return self.outcomes[PRIMARY].fit.names
+
     def rewrites(self) -> pd.DataFrame:
         """One row a rewrite: gain over the text in force with its interval (M21); empty when there are none."""
         fit, rows = self.outcomes[PRIMARY].fit, []
@@ -134,10 +182,13 @@ class Gate:
     def summary(self) -> str:
         """The verdict, the selection table and the notes."""
         table = self.to_frame().sort_values("coefficient", ascending=False, na_position="last")
-        table = table[[*DECISION_COLUMNS, "selection_frequency", "exposure"]].round(4)
+        labels = dict(zip(self._shown(), self.joint.labels, strict=True))
+        table["label"] = table["intervention_id"].map(labels)
+        table = table[[*DECISION_COLUMNS, "label", "selection_frequency", "exposure"]].round(4)
         table["rank"] = table["rank"].astype(object).fillna("-")
         notes = "".join(f"\nnote: {note}" for note in self.notes)
-        return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{self.verdict()}{notes}"
+        told = "\n".join([self.verdict(), self.trust(), str(self.model)])
+        return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{told}{notes}"
 
     def __str__(self) -> str:
         return self.summary()
@@ -180,6 +231,17 @@ class Gate:
                 "resamples_lost": self.resamples_lost,
                 "chance_selected": self.chance_selected,
             },
+            "together": {
+                "factors": plain_rows(self.together()),
+                "critical": self.joint.critical,
+                "tau": self.joint.shrinkage.tau,
+                "tau_low": self.joint.shrinkage.tau_low,
+                "tau_high": self.joint.shrinkage.tau_high,
+                "naive_gain": self.naive_gain,
+                "halves": None if self.halves is None else asdict(self.halves),
+                "trust": self.trust(),
+            },
+            "model": self.model.to_json(),
             "missing": None
             if self.observations.missing is None
             else {"masked": list(self.observations.missing.masked), "bare": list(self.observations.missing.bare)},
@@ -228,6 +290,9 @@ def fit_gate(
         selected=selected,
         stability=resampling.stability(_spread(drawn, shown), chosen, rule),
         chance_selected=_chance_selected(fit, shown, rule, analysis_seed),
+        joint=inference.infer(fit.params, fit.cov_params, fit.pvalues, drawn),
+        model=_check_model(observations, shown),
+        halves=_split(observations, shown, fit, rule, analysis_seed),
         design=design_report(observations.masks, items),
         resamples_lost=resamples - len(drawn),
         notes=(
@@ -288,6 +353,37 @@ def _spread(coefficients: FloatArray, shown: NDArray[np.bool_]) -> FloatArray:
     spread = np.full((len(coefficients), len(shown)), np.nan)
     spread[:, shown] = coefficients
     return spread
+
+
+def _check_model(observations: Observations, shown: NDArray[np.bool_]) -> diagnostics.Diagnostics:
+    """Check the model on the shown factors."""
+    items = [item for item, flag in zip(observations.interventions, shown, strict=True) if flag]
+    return diagnostics.diagnose(
+        observations.masked[PRIMARY],
+        observations.bare[PRIMARY],
+        observations.masks[:, shown],
+        observations.tasks,
+        [item.intervention_id for item in items],
+        [item.slot for item in items],
+    )
+
+
+def _split(
+    observations: Observations, shown: NDArray[np.bool_], fit: ols.OLSFit, rule: selection.Rule, seed: int
+) -> resampling.SplitHalf | None:
+    """Apply the rule to random halves of the tasks."""
+    masks_shown, delta = observations.masks[:, shown], observations.delta(PRIMARY)
+    return resampling.split_half(delta, masks_shown, observations.tasks, fit.cov_params, _among(rule, shown), seed)
+
+
+def _among(rule: selection.Rule, shown: NDArray[np.bool_]) -> resampling.Rule:
+    """Return the rule on the columns of the shown factors only."""
+
+    def apply(coefficients: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        ranks, chosen = rule(_spread(coefficients, shown))
+        return ranks[:, shown], chosen[:, shown]
+
+    return apply
 
 
 def _chance_selected(fit: ols.OLSFit, shown: NDArray[np.bool_], rule: selection.Rule, seed: int) -> float:

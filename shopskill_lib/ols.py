@@ -103,12 +103,14 @@ def _two_sided(estimate: float, error: float, df: float) -> float:
     return float(2 * stats.t.sf(abs(estimate) / error, df))
 
 
-def fit(delta: FloatArray, masks: NDArray[np.int64], names: Sequence[str], tasks: NDArray[np.int64]) -> OLSFit:
+def fit(
+    delta: FloatArray, masks: NDArray[np.int64] | FloatArray, names: Sequence[str], tasks: NDArray[np.int64]
+) -> OLSFit:
     """Fit M19 to (n,) paired differences and (n, K) masks of full column rank.
 
     Args:
         delta: (n,) masked minus bare outcome.
-        masks: (n, K) 0/1, every column shown at least once.
+        masks: (n, K) 0/1, every column shown at least once; checks add columns of other numbers.
         names: K factor ids.
         tasks: (n,) task number of every row; errors are clustered by task when one repeats, HC3 otherwise.
 

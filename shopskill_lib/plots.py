@@ -56,7 +56,11 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
     frame = _sorted(gate)
     with _style():
         figure, axes = plt.subplots(figsize=(8.0, 1.3 + 0.3 * len(frame)), layout="constrained")
+        together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
+        low, high = together["simultaneous_low"], together["simultaneous_high"]
+        axes.hlines(range(len(frame)), low, high, color="0.75", lw=4, label="all at once, 95 %")
         _intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
+        axes.plot(together["shrunken"], range(len(frame)), "x", color="black", ms=5, label="shrunken estimate")
         for status, (marker, colour) in STATUS_MARKS.items():
             rows = np.flatnonzero(frame["status"] == status)
             if rows.size:

@@ -86,6 +86,20 @@ def selection(gate: Gate) -> pd.DataFrame:
     return _labelled(table, gate.observations.simulated)
 
 
+def together(gate: Gate) -> pd.DataFrame:
+    """All coefficients judged together: one row a factor, best first; numbered like the selection table."""
+    frame = gate.together()
+    columns = {factor: number for number, factor in enumerate(gate.observations.factors, 1)}
+    frame.index = pd.Index([columns[name] for name in frame["intervention_id"]], name="#")
+    return _labelled(frame.sort_values("coefficient", ascending=False).round(DIGITS), gate.observations.simulated)
+
+
+def checks(gate: Gate) -> pd.DataFrame:
+    """Is the model right? One row a check: what was found, what it means."""
+    table = pd.DataFrame(gate.model.rows(), columns=["check", "found", "meaning"]).set_index("check")
+    return _labelled(table, gate.observations.simulated)
+
+
 def contributions(gate: Gate) -> pd.DataFrame:
     """One row an outcome and factor: coefficient, errors, p-value, interval."""
     fits = {name: outcome.fit.to_frame() for name, outcome in gate.outcomes.items()}

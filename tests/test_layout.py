@@ -71,6 +71,8 @@ ORDER = [
     "ols",
     "resampling",
     "checks",
+    "inference",
+    "diagnostics",
     "cells",
     "observations",
     "selection",
@@ -128,7 +130,7 @@ HOMES = {
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 

@@ -180,3 +180,44 @@ def test_a_factor_never_ranked_has_no_rank_interval() -> None:
     assert found.rank_low == (1, None)
     assert found.rank_high == (1, None)
     assert found.exact_set == 1
+
+
+def everything_positive(coefficients: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    return np.ones(coefficients.shape, dtype=np.int64), coefficients > 0
+
+
+def test_a_split_selects_on_one_half_and_sums_over_the_other() -> None:
+    masks = example(60)[1]
+    delta = np.random.default_rng(9).normal(size=60)
+    found = resampling.split_half(delta, masks, np.arange(60), 0.01 * np.eye(2), everything_positive, seed=4)
+    orders = np.random.default_rng(4).permuted(np.tile(np.arange(60), (resampling.SPLITS, 1)), axis=1)
+    gains, jaccards = [], []
+    for half in orders < 30:
+        one, rest = (np.linalg.lstsq(masks[rows].astype(float), delta[rows])[0] for rows in (half, ~half))
+        gains += [rest[one > 0].sum(), one[rest > 0].sum()]
+        either = ((one > 0) | (rest > 0)).sum()
+        jaccards.append(((one > 0) & (rest > 0)).sum() / either if either else 1.0)
+    assert found is not None
+    assert found.splits == resampling.SPLITS
+    assert found.gain == pytest.approx(np.mean(gains), abs=1e-10)
+    assert found.jaccard == pytest.approx(np.mean(jaccards), abs=1e-10)
+
+
+def test_the_gain_of_a_split_is_free_of_the_luck_of_selection() -> None:
+    naive, crossed = [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        delta, masks = rng.normal(size=200), rng.integers(0, 2, (200, 8))
+        params = np.linalg.lstsq(masks.astype(float), delta)[0]
+        naive.append(params[params > 0].sum())
+        found = resampling.split_half(delta, masks, np.arange(200), np.eye(8), everything_positive, seed)
+        assert found is not None
+        crossed.append(found.gain)
+    assert np.mean(naive) > 0.3  # nothing has an effect
+    assert abs(np.mean(crossed)) < 3 * np.std(crossed) / np.sqrt(40)
+
+
+def test_halves_that_cannot_be_fitted_give_no_split() -> None:
+    delta, masks = example(6)
+    wide = np.hstack([masks, np.eye(6, dtype=np.int64)[:, :3]])
+    assert resampling.split_half(delta, wide, np.arange(6), np.eye(5), everything_positive, seed=0) is None
