@@ -2,11 +2,11 @@
 
     python bench/inference.py [--seed 0] [--repetitions 400]
 
-Gates with known effects of five kinds: rewards 0 or 1 over tasks of their own difficulty; the same with success at 0.18;
-bounded rewards; zero-inflated ones, where most tasks end alike in both arms, as in the published gate; and effects that
-interact. Masks follow M17 (16 factors); fits, resamples and the rule (K = 10) are the library's own. Prints a Markdown
-table: simultaneous coverage, false labels among the labelled, power of `keep`, mean squared error of the shrunken
-estimates over that of the plain ones, and the bias of the selected set's total: naive, shrunken, over halves.
+Gates with known effects of five kinds: rewards 0 or 1 over tasks of their own difficulty; the same at a success of
+0.18; bounded rewards; zero-inflated ones, where most tasks end alike in both arms, as in the published gate; and
+effects that interact. Masks follow M17 (16 factors); fits, resamples and the rule (K = 10) are the library's own.
+Prints a Markdown table: simultaneous coverage, false labels among the labelled, power of `keep`, mean squared error of
+the shrunken estimates over that of the plain ones, and the bias of the selected set's total: naive, shrunken, halves.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import distil, gates, status
+from shopskill_lib import distil, gates, planning, status
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
@@ -62,6 +62,8 @@ def _parser() -> Parser:
     state.add_argument("run", type=Path, metavar="RUN", help="run folder")
     state.set_defaults(command=lambda options: status.report(options.run))
 
+    _describe_plan(commands)
+
     true = commands.add_parser("truth", help="true effects of a run's chunks on the simulated shopper, by brute force")
     true.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
     true.add_argument("--draws", type=int, default=truth.DRAWS, help="draws a task at least")
@@ -70,6 +72,23 @@ def _parser() -> Parser:
 
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
+
+
+def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Describe `plan`."""
+    plan = commands.add_parser("plan", help="before a gate: errors, designs and what the rule will do, by size")
+    plan.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="finished Gate A to take success and spread from"
+    )
+    plan.add_argument("--success", type=float, help="mean bare success, 0 to 1")
+    plan.add_argument("--between", type=float, help="share of variance between tasks, 0 to 1")
+    plan.add_argument("--chunks", type=int, default=16, help="chunks of one version")
+    plan.add_argument("--rewrites", type=int, default=0, help="further chunks with a rewrite")
+    plan.add_argument("--effect", type=float, default=0.05, help="gain of a chunk that helps")
+    plan.add_argument("--helping", type=int, default=4, help="chunks that help")
+    plan.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
+    plan.add_argument("--error", type=float, default=0.03, help="standard error that is wanted")
+    plan.set_defaults(command=_plan)
 
 
 def _gate(options: argparse.Namespace) -> str:
@@ -123,6 +142,25 @@ def _cards(options: argparse.Namespace) -> str:
     )
     settings = Settings.of_texts(given, distil.RECORDED).relative_to(Path.cwd())
     return distil.report_recordings(trajectories, settings, options.out)
+
+
+def _plan(options: argparse.Namespace) -> str:
+    """Compare designs and sizes for what is known of tasks and chunks."""
+    success, between = (None, None) if options.run is None else planning.from_run(options.run)
+    success = success if options.success is None else options.success
+    between = between if options.between is None else options.between
+    if success is None or between is None:
+        raise ParameterError(
+            "bare success and the share of variance between tasks are not known",
+            where="shopskill plan",
+            allowed="a finished Gate A (RUN), or --success and --between as shares",
+            todo="pilot a run first, or guess: --success 0.45 --between 0.5",
+        )
+    asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)
+    question = planning.Question(success, between, *asked)
+    head = f"bare success {success:.2f}, share of variance between tasks {between:.2f}, {question.helping} of "
+    head += f"{sum(question.versions)} factors help by {question.effect:+g}"
+    return f"{head}\n{planning.compare(question).to_string()}\n{planning.recommend(question)}"
 
 
 def _truth(options: argparse.Namespace) -> str:

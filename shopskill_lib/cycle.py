@@ -68,9 +68,10 @@ STAGE = "online"
 """Step of the workbench, in `calls.jsonl`."""
 
 DECIDING = (
-    "n_train", "n_val", "persona", "masked_samples", "mask_seed", "rollout_seed", "n_groups", "group_size", "rho_min",
-    "rho_max", "max_candidates", "n_gap", "trainer", "audit_rounds", "audit_tokens", "context_tokens", "author_model",
-    "author_checkpoint", "author_temperature", "author_max_tokens", "author_send_seed",
+    "n_train", "n_val", "persona", "masked_samples", "mask_design", "mask_seed", "rollout_seed", "n_groups",
+    "group_size", "rho_min", "rho_max", "max_candidates", "n_gap", "trainer", "audit_rounds", "audit_tokens",
+    "context_tokens", "author_model", "author_checkpoint", "author_temperature", "author_max_tokens",
+    "author_send_seed",
 )  # fmt: skip
 """Settings that decide a round beside its agent, its skill and its rule. `q` is not among them: it is the user's
 schedule and may change from round to round (M29)."""

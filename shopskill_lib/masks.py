@@ -1,5 +1,8 @@
 """Mask designs: which chunk version each task is shown (METHOD M17), frozen before the first rollout.
 
+*Independent* masks are the reference. *Complementary* ones come in pairs: the second rollout of a task is shown what
+the first was not, so that the task's difficulty and its bare run weigh less; marginal probabilities are the same.
+
 Arrays and ids only. A *slot* is one logical chunk with its mutually exclusive versions; a *factor* is one
 version, one column of the regression.
 """
@@ -7,9 +10,10 @@ version, one column of the regression.
 import csv
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,7 @@ from numpy.typing import NDArray
 from shopskill_lib.errors import DesignError, OutputError
 
 IntArray = NDArray[np.int64]
+Design = Literal["independent", "complementary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,11 @@ class Assignments:
         return table.getvalue()
 
 
+def _draws(design: Design, sample: int) -> Callable[[int, str, str, int, Slot], int]:
+    """Return what draws the states of a sample."""
+    return draw_complement if design == "complementary" and sample % 2 else draw_state
+
+
 def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:
     """Draw the state of one slot for one masked rollout (M17).
 
@@ -80,12 +90,42 @@ def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot
     return int.from_bytes(digest[:8], "big") % (len(slot.versions) + 1)
 
 
+def draw_complement(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:
+    """Draw the state of one slot for the second rollout of a pair, whose first is `sample` - 1.
+
+    One version: absent where it was shown and shown where it was absent. With v versions: one of the v other states,
+    by SHA-256 of `mask_seed:split:task_id:sample:slot_id:turn`; every state stays equally likely.
+    """
+    first = draw_state(mask_seed, split, task_id, sample - 1, slot)
+    digest = hashlib.sha256(f"{mask_seed}:{split}:{task_id}:{sample}:{slot.slot_id}:turn".encode()).digest()
+    turn = 1 + int.from_bytes(digest[:8], "big") % len(slot.versions)
+    return (first + turn) % (len(slot.versions) + 1)
+
+
 def assign(
-    mask_seed: int, split: str, task_ids: Sequence[str], slots: Sequence[Slot], masked_samples: int = 1
+    mask_seed: int,
+    split: str,
+    task_ids: Sequence[str],
+    slots: Sequence[Slot],
+    masked_samples: int = 1,
+    design: Design = "independent",
 ) -> Assignments:
-    """Assign a mask to every task and sample; the order of `task_ids` changes nothing but the row order."""
+    """Assign a mask to every task and sample; the order of `task_ids` changes nothing but the row order.
+
+    Raises:
+        DesignError: complementary masks for an odd number of samples.
+    """
+    if design == "complementary" and masked_samples % 2:
+        raise DesignError(
+            f"complementary masks need pairs, and masked_samples is {masked_samples}",
+            where="masked_samples",
+            allowed="an even number",
+            todo="take masked_samples: 2 on half of the tasks, or mask_design: independent",
+        )
     rows = [(task_id, sample) for task_id in task_ids for sample in range(masked_samples)]
-    states = [[draw_state(mask_seed, split, task_id, sample, slot) for slot in slots] for task_id, sample in rows]
+    states = [
+        [_draws(design, sample)(mask_seed, split, task_id, sample, slot) for slot in slots] for task_id, sample in rows
+    ]
     return Assignments(
         mask_seed=mask_seed,
         split=split,

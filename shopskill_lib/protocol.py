@@ -312,7 +312,9 @@ def foresee(bench: Bench, plan: Sequence[rollouts.Planned]) -> Forecast:
 def assign(bench: Bench) -> masks.Assignments:
     """Draw the masks of the run (M17)."""
     task_ids = [task.task_id for task in bench.tasks("val")]
-    return masks.assign(bench.settings.mask_seed, "val", task_ids, pool_of(bench).slots, bench.settings.masked_samples)
+    given = bench.settings
+    slots = pool_of(bench).slots
+    return masks.assign(given.mask_seed, "val", task_ids, slots, given.masked_samples, given.mask_design)
 
 
 def plan_bare(bench: Bench, split: Split) -> list[rollouts.Planned]:

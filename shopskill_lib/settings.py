@@ -60,6 +60,8 @@ class Settings(Record):
     """What Gate B tests: an online round as `online/round_001`; "" for the skill that Gate A selected."""
     masked_samples: int = Field(1, ge=1)
     """Masked rollouts a task."""
+    mask_design: Literal["independent", "complementary"] = "independent"
+    """How the masks of one task hang together; complementary ones need an even `masked_samples`."""
     mask_seed: int = Field(0, ge=0)
     """Seed of the masks (M17)."""
     rollout_seed: int = Field(0, ge=0)

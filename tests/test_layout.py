@@ -73,9 +73,11 @@ ORDER = [
     "checks",
     "inference",
     "diagnostics",
+    "power",
     "cells",
     "observations",
     "selection",
+    "planning",
     "pools",
     "comparison",
     "gates",
@@ -130,7 +132,7 @@ HOMES = {
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 

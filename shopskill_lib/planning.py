@@ -1,0 +1,138 @@
+"""What to buy: designs and sizes of a gate side by side, with what each will be able to say (METHOD section 13)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from shopskill_lib import power, selection
+from shopskill_lib.errors import ParameterError
+from shopskill_lib.masks import Design
+from shopskill_lib.observations import read_observations
+from shopskill_lib.power import Setting
+from shopskill_lib.sources import Intervention
+
+DESIGNS: tuple[tuple[Design, int], ...] = (("independent", 1), ("independent", 2), ("complementary", 2))
+"""Designs that are compared, with their masked rollouts a task; the first is the reference."""
+
+SIZES = (100, 200, 400, 800, 1600)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user knows and wants before a gate.
+
+    Attributes:
+        success: mean bare success, as a share.
+        between: share of the reward's variance between tasks.
+        chunks: slots with one version; `rewrites` further slots that have two.
+        effect: effect of a helping chunk, in units of reward.
+        helping: number of chunks that help by that much; the others do nothing.
+        budget: K of the rule; None for min(10, slots).
+        error: standard error that is wanted.
+    """
+
+    success: float
+    between: float
+    chunks: int
+    rewrites: int = 0
+    effect: float = 0.05
+    helping: int = 4
+    budget: int | None = None
+    error: float = 0.03
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked."""
+        factors = self.chunks + 2 * self.rewrites
+        problems = (
+            (min(self.chunks, self.rewrites) < 0 or not 1 <= factors <= 16, "chunks", "1 to 16 factors in all (M16)"),
+            (not 0 < self.effect < 1, "effect", "a gain of reward between 0 and 1"),
+            (not 0 <= self.helping <= self.chunks, "helping", f"0 to {self.chunks}, the chunks of one version"),
+            (not 0 < self.error < 1, "error", "a standard error between 0 and 1"),
+        )
+        for wrong, name, allowed in problems:
+            if wrong:
+                raise ParameterError(
+                    f"{name} is {getattr(self, name)!r}", where=name, allowed=allowed, todo="correct it"
+                )
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Versions of each slot."""
+        return (1,) * self.chunks + (2,) * self.rewrites
+
+    @property
+    def effects(self) -> power.FloatArray:
+        """(K,) effects: the helping chunks first, the others 0."""
+        return np.where(np.arange(sum(self.versions)) < self.helping, self.effect, 0.0)
+
+    @property
+    def rule(self) -> selection.Rule:
+        """The rule of M21-M22 on these factors."""
+        items = [
+            Intervention(f"slot{slot}-{version}", f"slot{slot}", "candidate" if version else "draft", order=slot)
+            for slot, count in enumerate(self.versions)
+            for version in range(count)
+        ]
+        return selection.Rule(items, selection.resolve_budget(self.budget, len(self.versions))[0])
+
+    def setting(self, tasks: int, design: Design, masked_samples: int) -> Setting:
+        """Return a gate of this size and design."""
+        return Setting(self.versions, tasks, self.success, self.between, masked_samples, design)
+
+
+def compare(question: Question, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
+    """Return one row a design and number of masked rollouts: errors, what can be seen, what the rule will do."""
+    rows = []
+    for masked in sizes:
+        for design, samples in DESIGNS:
+            setting = question.setting(masked // samples, design, samples)
+            error = float(power.standard_errors(setting).max())
+            expected = power.expect(setting, question.effects, question.rule)
+            rows.append(
+                {
+                    "masked rollouts": masked,
+                    "design": f"{design}, {samples} a task",
+                    "tasks": setting.tasks,
+                    "all rollouts": setting.rollouts,
+                    "std error": round(error, 4),
+                    "detectable": round(power.detectable(error), 3),
+                    "P(helping selected)": round(expected.found, 2),
+                    "useless selected": round(expected.false, 1),
+                    "true gain": round(expected.gain, 3),
+                    "claimed gain": round(expected.claimed, 3),
+                }
+            )
+    return pd.DataFrame(rows).set_index(["masked rollouts", "design"])
+
+
+def recommend(question: Question) -> str:
+    """Say which design reaches the wanted error with the fewest rollouts, and what the others need."""
+    needed = []
+    for design, samples in DESIGNS:
+        setting = question.setting(2 * sum(question.versions) + 10, design, samples)
+        setting = replace(setting, tasks=power.tasks_needed(setting, question.error))
+        needed.append((setting.rollouts, f"{design} masks, {samples} a task: {setting.tasks} tasks", setting))
+    needed.sort(key=lambda row: row[0])
+    (rollouts, told, best), *others = needed
+    rest = "; ".join(f"{name}, {count} rollouts" for count, name, _ in others)
+    return (
+        f"For a standard error of {question.error:g}: {told}, {rollouts} rollouts "
+        f"(masked_samples: {best.masked_samples}, mask_design: {best.design}, n_val: {best.tasks}). Otherwise: {rest}."
+    )
+
+
+def from_run(run_dir: Path) -> tuple[float, float]:
+    """Return bare success and the share of variance between tasks, from the pairs of a run's Gate A.
+
+    The share is the correlation of the bare and the masked reward over tasks, 0 where it is negative.
+
+    Raises:
+        InputError, MissingError: there are no such pairs, or they cannot be used.
+    """
+    pairs = read_observations(run_dir / "observations.csv", run_dir / "interventions.json", max_missing=0.5)
+    bare = pairs.bare.get("r_success", pairs.bare["reward"])
+    masked = pairs.masked.get("r_success", pairs.masked["reward"])
+    return float(bare.mean()), float(max(np.corrcoef(bare, masked)[0, 1], 0.0))

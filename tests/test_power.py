@@ -1,0 +1,150 @@
+"""Planning against simulation: predicted errors, power and the rule's habits are those of simulated gates."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from shopskill_lib import masks, planning, power, selection
+from shopskill_lib.errors import DesignError, ParameterError
+from shopskill_lib.masks import Design, Slot
+from shopskill_lib.power import Setting
+from shopskill_lib.sources import Intervention
+
+FloatArray = NDArray[np.float64]
+
+
+def slots_of(versions: tuple[int, ...]) -> list[Slot]:
+    return [Slot(f"s{i}", tuple(f"s{i}v{k}" for k in range(count))) for i, count in enumerate(versions)]
+
+
+def simulated_estimates(setting: Setting, effects: FloatArray, gates: int, seed: int = 0) -> FloatArray:
+    """(gates, K) coefficients of gates with 0/1 rewards over tasks of their own difficulty."""
+    rng = np.random.default_rng(seed)
+    slots, samples = slots_of(setting.versions), setting.masked_samples
+    ids = [str(task) for task in range(setting.tasks)]
+    spread = (1 - setting.between) / setting.between
+    found = []
+    for gate in range(gates):
+        X = masks.assign(gate % 40, "val", ids, slots, samples, setting.design).masks.astype(float)
+        base = rng.beta(setting.success * spread, (1 - setting.success) * spread, setting.tasks)
+        masked = rng.random(len(X)) < np.repeat(base, samples) + X @ effects
+        bare = np.repeat(rng.random(setting.tasks) < base, samples)
+        found.append(np.linalg.lstsq(X, masked.astype(float) - bare)[0])
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("versions", "tasks", "samples", "design"),
+    [
+        ((1,) * 12, 300, 1, "independent"),
+        ((1,) * 12, 150, 2, "independent"),
+        ((1,) * 12, 150, 2, "complementary"),
+        ((1, 1, 1, 2, 2, 3), 150, 2, "complementary"),
+        ((1, 1, 1, 2, 2, 3), 100, 4, "complementary"),
+    ],
+)
+def test_predicted_errors_are_those_of_simulated_gates(
+    versions: tuple[int, ...], tasks: int, samples: int, design: Design
+) -> None:
+    setting = Setting(versions, tasks, 0.5, 0.4, samples, design)
+    found = simulated_estimates(setting, np.zeros(sum(versions)), 400).std(axis=0)
+    assert found / power.standard_errors(setting) == pytest.approx(np.ones(sum(versions)), abs=0.12)
+    assert np.mean(found / power.standard_errors(setting)) == pytest.approx(1.0, abs=0.03)
+
+
+def test_complementary_masks_have_the_marginals_of_independent_ones_and_differ_within_every_pair() -> None:
+    slots = slots_of((1, 2, 3))
+    ids = [str(task) for task in range(3000)]
+    drawn = masks.assign(5, "val", ids, slots, 2, "complementary")
+    first, second = drawn.states[0::2], drawn.states[1::2]
+    assert (first != second).all()
+    assert np.array_equal(first, masks.assign(5, "val", ids, slots, 1).states)
+    for j, states in enumerate((2, 3, 4)):
+        for half in (first[:, j], second[:, j]):
+            assert stats.chisquare(np.bincount(half, minlength=states)).pvalue > 1e-4
+    pairs = np.bincount(4 * first[:, 2] + second[:, 2], minlength=16).reshape(4, 4)
+    assert stats.chisquare(pairs[~np.eye(4, dtype=bool)]).pvalue > 1e-4
+
+
+def test_masks_of_a_design_depend_on_seed_task_sample_and_slot_alone() -> None:
+    slots = slots_of((1, 2))
+    whole = masks.assign(1, "val", ["7", "8", "9"], slots, 4, "complementary")
+    one = masks.assign(1, "val", ["8"], slots[1:], 4, "complementary")
+    assert np.array_equal(whole.states[4:8, 1:], one.states)
+
+
+def test_odd_samples_have_no_pairs() -> None:
+    with pytest.raises(DesignError, match="need pairs"):
+        masks.assign(0, "val", ["1"], slots_of((1,)), 3, "complementary")
+    with pytest.raises(ParameterError, match="masked_samples"):
+        Setting((1,), 10, 0.5, 0.5, 3, "complementary")
+
+
+def test_an_effect_of_the_detectable_size_is_found_as_often_as_promised() -> None:
+    setting = Setting((1,) * 8, 400, 0.5, 0.4)
+    error = float(power.standard_errors(setting).max())
+    effects = np.array([power.detectable(error), *[0.0] * 7])
+    base = simulated_estimates(setting, effects * 0.5, 300)[:, 0]  # half of it stays inside [0, 1] for every task
+    found = np.mean(np.abs(base) > stats.norm.ppf(0.975) * error)
+    expected = stats.norm.cdf(0.5 * (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) - stats.norm.ppf(0.975))
+    assert found == pytest.approx(expected, abs=3 * np.sqrt(0.25 / 300))
+    z = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * error
+    assert power.detectable(error) == pytest.approx(z)
+
+
+def test_the_tasks_needed_are_the_first_that_suffice() -> None:
+    for design, samples in planning.DESIGNS:
+        setting = Setting((1,) * 10 + (2,), 100, 0.4, 0.3, samples, design)
+        tasks = power.tasks_needed(setting, 0.04)
+        errors = [
+            power.standard_errors(Setting(setting.versions, count, 0.4, 0.3, samples, design)).max()
+            for count in (tasks, tasks - 1)
+        ]
+        assert errors[0] <= 0.04 < errors[1]
+
+
+def test_what_the_rule_will_do_is_what_it_does_to_simulated_gates() -> None:
+    setting = Setting((1,) * 8, 400, 0.5, 0.4, 2, "complementary")
+    effects = np.array([0.05, 0.04, 0.03, *[0.0] * 5])
+    rule = selection.Rule([Intervention(f"f{k}", f"f{k}", order=k) for k in range(8)], 4)
+    expected = power.expect(setting, effects, rule)
+    drawn = simulated_estimates(setting, effects, 500)
+    chosen = rule(drawn)[1]
+    assert expected.selected == pytest.approx(chosen.sum(axis=1).mean(), abs=0.15)
+    assert expected.false == pytest.approx(chosen[:, 3:].sum(axis=1).mean(), abs=0.15)
+    assert expected.found == pytest.approx(chosen[:, :3].mean(), abs=0.03)
+    assert expected.gain == pytest.approx((chosen @ effects).mean(), abs=0.004)
+    assert expected.claimed == pytest.approx((chosen * drawn).sum(axis=1).mean(), abs=0.01)
+    assert expected.possible == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"success": 0.0}, "success"),
+        ({"between": 1.0}, "between"),
+        ({"chunks": 17}, "chunks"),
+        ({"helping": 9}, "helping"),
+        ({"effect": 0.0}, "effect"),
+        ({"error": 0.0}, "error"),
+        ({"budget": 99}, "budget"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(change: dict[str, float], named: str) -> None:
+    known = {"success": 0.5, "between": 0.5, "chunks": 8, "helping": 2} | change
+    with pytest.raises(ParameterError, match=named):
+        planning.compare(planning.Question(**known), (400,))  # type: ignore[arg-type]
+
+
+def test_fewer_draws_than_factors_are_no_gate() -> None:
+    with pytest.raises(ParameterError, match="draws of masks"):
+        power.covariance(Setting((1,) * 16, 16, 0.5, 0.5))
+
+
+def test_the_recommended_design_needs_the_fewest_rollouts() -> None:
+    told = planning.recommend(planning.Question(0.45, 0.5, 14, 1))
+    assert told.startswith("For a standard error of 0.03: complementary masks, 2 a task")
+    numbers = [int(part.split(" rollouts")[0].split()[-1]) for part in told.split(", ") if " rollouts" in part]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == len(planning.DESIGNS)
