@@ -38,6 +38,9 @@ ORDER = [
     "shops.search",
     "shops.pages",
     "shops.embedded",
+    "shops.slots",
+    "shops.contract",
+    "shops.serve",
     "simulated.competences",
     "simulated.reading",
     "simulated.decisions",
@@ -124,7 +127,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"parameters"},
-    "argparse": {"console", "cli", "run", "simulated.__main__"},
+    "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
