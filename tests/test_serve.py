@@ -337,12 +337,12 @@ class Watched:
 
     def __init__(self) -> None:
         self.waiting = threading.Semaphore(0)
-        self._seen = set[int]()
+        self._seen = set[threading.Thread]()
         self.clock = replace(SYSTEM_CLOCK, sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
-        if threading.get_ident() not in self._seen:
-            self._seen.add(threading.get_ident())
+        if threading.current_thread() not in self._seen:
+            self._seen.add(threading.current_thread())
             self.waiting.release()
         SYSTEM_CLOCK.sleep(seconds)
 
