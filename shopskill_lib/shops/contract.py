@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from reprlib import repr as short
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.records import Ending, Task
@@ -26,7 +26,7 @@ MODE = "single_turn"
 RETRY_AFTER = 5
 """Seconds after which a reset that found no free slot may be tried again."""
 
-_REASONS: tuple[Ending, ...] = get_args(Ending)[1:]
+_REASONS: tuple[Ending, ...] = ("action_limit", "generation_length", "context_length")
 _BEGINS = re.compile(r"\s*(search|click)\s*\[", re.IGNORECASE)
 _LABELLED = re.compile(r"^[^\S\n]*action[^\S\n]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 

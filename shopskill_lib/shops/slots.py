@@ -1,8 +1,8 @@
 """Slots of a shop server: leases that expire when nobody uses them, and a bounded wait for a free slot in turn."""
 
 import math
-import secrets
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -96,7 +96,7 @@ class Slots:
             free = self._free()
             if self._queue.index(ticket) >= len(free):
                 return None
-            lease = Lease(free[0], secrets.token_hex(16), task, session, self._clock.seconds())
+            lease = Lease(free[0], uuid.uuid4().hex, task, session, self._clock.seconds())
             self._leases[lease.slot] = lease
             return lease
 
