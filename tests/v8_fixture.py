@@ -95,6 +95,7 @@ class Leases:
             slot = next(slot for slot in range(self.slots) if slot not in self.active)
             self.active[slot] = uuid.uuid4().hex
             self.events.append(LeaseEvent("acquired", slot, self.active[slot]))
+            self.changed.notify_all()
             return slot, self.active[slot]
 
     def check(self, slot: int, lease: str) -> None:
@@ -107,7 +108,7 @@ class Leases:
             self.events.append(LeaseEvent(kind, slot, lease))
             self.check(slot, lease)
             del self.active[slot]
-            self.changed.notify()
+            self.changed.notify_all()
 
     def forget(self) -> None:
         with self.changed:
