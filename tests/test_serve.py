@@ -145,7 +145,8 @@ def test_an_episode_is_the_same_as_in_the_process(shops: dict[str, EmbeddedShop]
                 expected = as_told(session.step(action), shop)
                 found = client.ask("interact", response=action, **lease)
                 assert {name: found[name] for name in expected} == expected
-            assert found["done"] and found["termination_reason"] == "purchase" and found["idx"] == told["idx"]
+            assert found["done"] and found["termination_reason"] == "purchase"
+            assert found["idx"] == f"slot-{told['env_idx']}-{told['idx']}"
             client.ask("release_one", **lease)
         assert client.health()["free_slots"] == 4
 
@@ -233,7 +234,7 @@ SLOT = {"env_idx": 0, "lease_id": "0" * 32}
         ({"action": "reset", "idx": -1}, 400, "unknown_task"),
         ({"action": "reset", "idx": 1, "env_idx": 0}, 400, "env_idx_on_reset"),
         ({"action": "reset", "idx": 1, "if_persona": "false"}, 400, "bad_flag"),
-        ({"action": "reset", "idx": 1, "interaction_mode": "multi_turn"}, 400, "unknown_mode"),
+        ({"action": "reset", "idx": 1, "interaction_mode": "chat"}, 400, "unknown_mode"),
         ({"action": "interact", "response": "search[x]"}, 400, "bad_env_idx"),
         ({"action": "interact", "response": "search[x]", "env_idx": 0}, 400, "no_lease_id"),
         ({"action": "interact", "response": "search[x]", "env_idx": False, "lease_id": "1"}, 400, "bad_env_idx"),
@@ -298,7 +299,7 @@ def test_a_released_lease_is_over_and_touches_no_other(shop: EmbeddedShop) -> No
         assert new["env_idx"] == old["env_idx"] and new["lease_id"] != old["lease_id"]
         for action in ("interact", "terminate", "heartbeat", "release_one"):
             assert client.refused(action, response="search[x]", **old) == (409, "lease_not_held")
-        assert client.ask("interact", response="search[x]", **new)["idx"] == 2
+        assert client.ask("interact", response="search[x]", **new)["idx"] == "slot-0-2"
 
 
 def test_all_slots_are_released_where_the_server_was_started_so(shop: EmbeddedShop) -> None:
@@ -317,7 +318,7 @@ def test_an_unused_lease_ends_and_a_heartbeat_keeps_one(shop: EmbeddedShop) -> N
         assert client.ask("heartbeat", **kept) == {**kept, "lease_seconds": 600.0}
         time.waits.append(500)
         assert client.health()["free_slots"] == 3
-        assert client.ask("interact", response="search[x]", **kept)["idx"] == 1
+        assert client.ask("interact", response="search[x]", **kept)["idx"] == "slot-0-1"
         assert client.refused("interact", response="search[x]", **forgotten) == (409, "lease_not_held")
 
 
@@ -329,7 +330,7 @@ def test_a_reset_waits_for_a_slot_for_a_bounded_time(shop: EmbeddedShop) -> None
         assert (answer.status_code, answer.json()["result"]["code"]) == (503, "no_free_slot")
         assert int(answer.headers["retry-after"]) > 0
         assert sum(time.waits) == pytest.approx(20)
-        assert client.ask("interact", response="search[x]", **lease)["idx"] == 1
+        assert client.ask("interact", response="search[x]", **lease)["idx"] == "slot-0-1"
 
 
 class Watched:

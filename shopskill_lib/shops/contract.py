@@ -6,6 +6,7 @@ Names and types are the reference's; where its server is at fault this one diffe
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from reprlib import repr as short
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from shopskill_lib.text import task_key
 
 ENVIRONMENT_VERSION = "shopskill-environment-v1"
 API = "/api/shop_agent"
-MODE = "single_turn"
-"""The one interaction mode: nobody answers questions in this shop."""
+MULTI_TURN_LIMIT = 40
+"""Actions of an episode in the mode `multi_turn`; in `single_turn` the shop's own limit holds."""
 RETRY_AFTER = 5
 """Seconds after which a reset that found no free slot may be tried again."""
 
@@ -75,8 +76,13 @@ class Service:
     """Seconds that a reset waits for a slot at most."""
     allowed: Permissions = Permissions()
     tasks: Mapping[int, Task] = field(init=False)
+    modes: Mapping[str, EmbeddedShop] = field(init=False)
+    """Interaction mode -> the same shop with the limit of that mode."""
 
     def __post_init__(self) -> None:
+        longer = copy(self.shop)
+        longer.action_limit = MULTI_TURN_LIMIT
+        object.__setattr__(self, "modes", {"single_turn": self.shop, "multi_turn": longer})
         object.__setattr__(self, "tasks", _by_number(self.shop.catalogue.tasks.values()))
 
     def answer(self, method: str, path: str, body: bytes, gone: Callable[[], bool]) -> Reply:
@@ -138,18 +144,20 @@ class Service:
         task = self._task(request)
         if request.get("env_idx") is not None:
             raise Refusal(400, "env_idx_on_reset", "reset takes no env_idx: the server chooses the slot")
-        if request.get("interaction_mode", MODE) != MODE:
-            mode = request["interaction_mode"]
-            raise Refusal(400, "unknown_mode", f"interaction_mode is {short(mode)}; this shop has {MODE} only")
+        mode = request.get("interaction_mode", "single_turn")
+        shop = next((shop for name, shop in self.modes.items() if name == mode), None)
+        if shop is None:
+            raise Refusal(400, "unknown_mode", f"interaction_mode is {short(mode)}; there are {', '.join(self.modes)}")
         if private and not self.allowed.private:
             raise Refusal(403, "private_refused", "this server gives no goals; start it with --private to have them")
         if not persona:
             task = task.model_copy(update={"persona": None})
-        lease = self.slots.acquire(task, self.shop.reset(task), self.wait_seconds, gone)
+        lease = self.slots.acquire(task, shop.reset(task), self.wait_seconds, gone)
         if lease is None:
             text = f"all {self.slots.count} slots are taken, none came free within {self.wait_seconds:g} s"
             raise Refusal(503, "no_free_slot", text, RETRY_AFTER)
-        return Reply(200, {"result": _started(lease) | (_private(task) if private else {})}, lease=lease)
+        result = {**_started(lease), "interaction_mode": mode, **(_private(task) if private else {})}
+        return Reply(200, {"result": result}, lease=lease)
 
     def _task(self, request: Json) -> Task:
         idx = request.get("idx")
@@ -205,6 +213,7 @@ class Service:
             "reward_detail": _detail(page),
             "purchase": self._purchase(page),
             "goal": self._goal(lease.task) if page.done and self.allowed.private else {},
+            "idx": f"slot-{lease.slot}-{_number(lease.task)}",
             **_where(lease, page),
             **ended,
         }
@@ -311,12 +320,11 @@ def _number(task: Task) -> int:
 
 
 def _where(lease: Lease, page: StepResult) -> Json:
-    """Return the page, and the slot and task it belongs to."""
+    """Return the page, and the slot it belongs to."""
     return {
         "observation": page.observation_text,
         "observation_state": page.state,
         "env_idx": lease.slot,
-        "idx": _number(lease.task),
         "lease_id": lease.lease_id,
     }
 
@@ -328,8 +336,8 @@ def _started(lease: Lease) -> Json:
         "task_instruction": lease.task.visible_instruction,
         "message": f"Task {_number(lease.task)} started",
         "task_mode": "standard" if persona is None else "persona",
-        "interaction_mode": MODE,
         "environment_version": ENVIRONMENT_VERSION,
+        "idx": _number(lease.task),
         **_where(lease, lease.session.current),
         **({} if persona is None else {"user_persona": persona}),
     }
