@@ -123,9 +123,7 @@ def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator
     if not settings.shop_url:
         return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
     threads = max(settings.policy_concurrency, settings.author_concurrency)
-    shop = shopsimulator.connect(
-        settings.shop_url, catalogue, folder, timeout=settings.shop_timeout, threads=threads
-    )
+    shop = shopsimulator.connect(settings.shop_url, catalogue, folder, timeout=settings.shop_timeout, threads=threads)
     if not settings.catalogue and shop.server.announced is None:
         raise ParameterError(
             f"the server at {settings.shop_url} sells a catalogue of its own",

@@ -339,7 +339,12 @@ def read_page(text: str, task: Task) -> tuple[ObservationState, str]:
         kind = "product_detail"
     else:
         kind = "search_results" if any(map(_RESULTS.match, nodes)) else "information_subpage"
-    state: ObservationState = {**pages.terminal_state(), "page_type": kind, "search_available": search, "actions": buttons}
+    state: ObservationState = {
+        **pages.terminal_state(),
+        "page_type": kind,
+        "search_available": search,
+        "actions": buttons,
+    }
     return state, _SEPARATOR.join(_without_request(nodes, task))
 
 
