@@ -10,9 +10,11 @@ from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Split, Task
 from shopskill_lib.settings import Settings
+from shopskill_lib.shops import shopsimulator
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
+from shopskill_lib.shops.shopsimulator import ShopSimulator
 from shopskill_lib.shops.splits import load_splits, with_splits
 from shopskill_lib.simulated import wire
 
@@ -111,19 +113,37 @@ def _refuse_unused(settings: Settings) -> None:
             )
 
 
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
-    """Open the generated catalogue, or a real one with its split file."""
+def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator:
+    """Open the embedded shop, or the server that the settings name with this local copy of what it sells.
+
+    Raises:
+        SetupError: nothing answers that is a ShopSimulator, or it sells something else (see `shopsimulator.connect`).
+    """
+    catalogue = _catalogue(settings)
+    if not settings.shop_url:
+        return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    threads = max(settings.policy_concurrency, settings.author_concurrency)
+    shop = shopsimulator.connect(settings.shop_url, catalogue, folder, timeout=settings.shop_timeout, threads=threads)
+    if not settings.catalogue and shop.server.announced is None:
+        raise ParameterError(
+            f"the server at {settings.shop_url} sells a catalogue of its own",
+            where="parameter catalogue",
+            allowed="the product file that the server was started with, and its splits",
+            todo="give catalogue and splits; a generated catalogue is sold by `shopskill_lib.shops.serve` alone",
+        )
+    return shop
+
+
+def _catalogue(settings: Settings) -> Catalogue:
+    """Return the generated catalogue, or a real one with its split file."""
     if not settings.catalogue:
-        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    elif settings.splits:
-        read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        splits = load_splits(Path(settings.splits), read)
-        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
-    else:
+        return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    if not settings.splits:
         raise ParameterError(
             "a catalogue is given without splits",
             where="splits",
             allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
             todo="write one: which tasks validate and which test is yours to say (M2)",
         )
-    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    read = load_catalogue(Path(settings.catalogue), language=settings.language)
+    return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)

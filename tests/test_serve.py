@@ -151,7 +151,7 @@ def test_an_episode_is_the_same_as_in_the_process(shops: dict[str, EmbeddedShop]
         assert client.health()["free_slots"] == 4
 
 
-@pytest.mark.parametrize("reason", ["action_limit", "generation_length", "context_length"])
+@pytest.mark.parametrize("reason", ["action_limit", "generation_length"])
 def test_an_episode_is_terminated(shop: EmbeddedShop, reason: str) -> None:
     with serving(shop) as client:
         _, lease = client.reset(3)
@@ -286,7 +286,7 @@ def test_what_is_no_request_is_refused(
 def test_a_step_needs_a_text(open_shop: Client, fields: Json) -> None:
     _, lease = open_shop.reset(2)
     assert open_shop.refused("interact", **lease, **fields) == (400, "no_response")
-    assert open_shop.refused("terminate", termination_reason="purchase", **lease) == (400, "unknown_reason")
+    assert open_shop.refused("terminate", termination_reason="context_length", **lease) == (400, "unknown_reason")
     assert not open_shop.ask("interact", response="search[裙子]", **lease)["done"], "a refusal ends nothing"
     open_shop.ask("release_one", **lease)
 

@@ -27,7 +27,7 @@ MULTI_TURN_LIMIT = 40
 RETRY_AFTER = 5
 """Seconds after which a reset that found no free slot may be tried again."""
 
-_REASONS: tuple[Ending, ...] = ("action_limit", "generation_length", "context_length")
+_REASONS: tuple[Ending, ...] = ("action_limit", "generation_length")
 _BEGINS = re.compile(r"\s*(search|click)\s*\[", re.IGNORECASE)
 _LABELLED = re.compile(r"^[^\S\n]*action[^\S\n]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 
