@@ -470,6 +470,7 @@ def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
         try:
             assert running.stdout is not None and running.stderr is not None
             line = running.stdout.readline()
+            watch.cancel()
             found = re.fullmatch(r"shopskill-environment-v1 at (http://127\.0\.0\.1:\d+/api/shop_agent), .*\n", line)
             assert found, line + running.stderr.read()
             with closing(Client(found[1])) as client:
