@@ -27,11 +27,11 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import ParameterError, SetupError
 from shopskill_lib.records import Task
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
-from shopskill_lib.shops.contract import Permissions, Service, action_of
+from shopskill_lib.shops.contract import Permissions, Reply, Service, action_of
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.shops.serve import Server
-from shopskill_lib.shops.slots import Slots
+from shopskill_lib.shops.slots import Lease, Slots
 
 ROOT = Path(__file__).parents[1]
 
@@ -353,10 +353,8 @@ def test_who_hangs_up_while_waiting_gets_no_slot(shop: EmbeddedShop) -> None:
     watched = Watched()
     with serving(shop, slots=1, clock=watched.clock) as client, ThreadPoolExecutor(1) as pool:
         _, lease = client.reset(1)
-        body = json.dumps({"action": "reset", "idx": 2})
         with socket.create_connection(address(client)) as leaving:
-            head = f"POST /api/shop_agent HTTP/1.1\r\nHost: shop\r\nContent-Length: {len(body)}\r\n\r\n"
-            leaving.sendall((head + body).encode())
+            leaving.sendall(request({"action": "reset", "idx": 2}))
             assert watched.waiting.acquire(timeout=10)
         third = Client(client.url)
         waiting = pool.submit(third.reset, 3)
@@ -367,6 +365,34 @@ def test_who_hangs_up_while_waiting_gets_no_slot(shop: EmbeddedShop) -> None:
         third.ask("release_one", **lease)
         assert client.health()["free_slots"] == 1
         third.close()
+
+
+def test_who_hangs_up_before_the_answer_gets_no_slot(shop: EmbeddedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lent, left, freed = threading.Event(), threading.Event(), threading.Event()
+    answer, release = Service.answer, Slots.release
+
+    def slowly(*given: Any) -> Reply:
+        reply = answer(*given)
+        if reply.lease is not None:
+            lent.set()
+            assert left.wait(10)
+        return reply
+
+    def seen(slots: Slots, lease: Lease) -> bool:
+        held = release(slots, lease)
+        freed.set()
+        return held
+
+    monkeypatch.setattr(Service, "answer", slowly)
+    monkeypatch.setattr(Slots, "release", seen)
+    with serving(shop, slots=1) as client:
+        with socket.create_connection(address(client)) as leaving:
+            leaving.sendall(request({"action": "reset", "idx": 2}))
+            assert lent.wait(10)
+            assert client.health()["free_slots"] == 0
+        left.set()
+        assert freed.wait(10)
+        assert client.health()["free_slots"] == 1
 
 
 def test_slots_go_in_the_order_of_arrival(shop: EmbeddedShop) -> None:
@@ -448,6 +474,12 @@ def test_what_cannot_be_served_is_refused(shop: EmbeddedShop, open_shop: Client)
     for port in (address(open_shop)[1], 70_000):
         with pytest.raises(SetupError, match="cannot be had"):
             Server(Service(shop, Slots(1, 60, SYSTEM_CLOCK)), port)
+
+
+def request(fields: Json) -> bytes:
+    """The bytes of a request."""
+    body = json.dumps(fields)
+    return f"POST /api/shop_agent HTTP/1.1\r\nHost: shop\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def address(client: Client) -> tuple[str, int]:
