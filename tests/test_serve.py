@@ -395,26 +395,40 @@ def test_who_hangs_up_before_the_answer_gets_no_slot(shop: EmbeddedShop, monkeyp
         assert client.health()["free_slots"] == 1
 
 
+def here() -> bool:
+    """Nobody has hung up."""
+    return False
+
+
 def test_slots_go_in_the_order_of_arrival(shop: EmbeddedShop) -> None:
-    watched = Watched()
-    with serving(shop, slots=1, clock=watched.clock) as client, ThreadPoolExecutor(3) as pool:
-        _, lease = client.reset(1)
-        served: list[int] = []
+    """While the first in line sleeps, a slot comes free: the second does not get it."""
+    asleep, wake = threading.Event(), threading.Event()
 
-        def shop_once(number: int) -> None:
-            with closing(Client(client.url)) as own:
-                told, mine = own.reset(number)
-                served.append(told["idx"])
-                own.ask("release_one", **mine)
+    def sleep(_: float) -> None:
+        asleep.set()
+        assert wake.wait(10)
 
-        waiting = []
-        for number in (4, 2, 3):
-            waiting.append(pool.submit(shop_once, number))
-            assert watched.waiting.acquire(timeout=10)
-        client.ask("release_one", **lease)
-        for one in waiting:
-            one.result(timeout=10)
-        assert served == [4, 2, 3]
+    slots, task = Slots(1, 600, replace(SYSTEM_CLOCK, sleep=sleep)), shop.catalogue.tasks["1"]
+    session = shop.reset(task)
+    held = slots.acquire(task, session, 0, here)
+    assert held is not None
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(slots.acquire, task, session, 20, here)
+        assert asleep.wait(10)
+        assert slots.release(held) and not slots.release(held)
+        assert slots.acquire(task, session, 0, here) is None
+        wake.set()
+        got = first.result(timeout=10)
+    assert got is not None and slots.free == 0
+
+
+def test_who_is_gone_leaves_the_queue(shop: EmbeddedShop) -> None:
+    time, task = FakeClock(), shop.catalogue.tasks["1"]
+    slots, session = Slots(1, 600, time.clock), shop.reset(task)
+    assert slots.acquire(task, session, 20, lambda: True) is None and slots.free == 1
+    assert slots.acquire(task, session, 20, here) is not None
+    assert slots.acquire(task, session, 20, lambda: len(time.waits) == 3) is None
+    assert len(time.waits) == 3, "it does not wait on"
 
 
 def test_clients_at_once_shop_undisturbed(shop: EmbeddedShop) -> None:
