@@ -27,7 +27,7 @@ SIMULATED = "simulated"
 """The url of the model that needs no server; names of simulated models begin with it as well."""
 
 TRIES = 6
-"""Requests for one answer at most; those that a server fails while it answers nobody do not count."""
+"""Requests for one answer at most; while the server answers nobody none is made."""
 LONGEST_BACKOFF = 30.0
 LONGEST_RETRY_AFTER = 300.0
 """Seconds that a server's Retry-After is obeyed at most."""
@@ -218,18 +218,14 @@ class ChatModel:
         body = self._body(messages, tools, seed)
         offered = {tool["function"]["name"] for tool in tools}
         started = self.clock.seconds()
-        tries = failures = 0
-        while True:
-            tries += 1
+        for tries in range(1, TRIES + 1):
             try:
                 answer = self._try(body, offered)
             except _Failed as failed:
-                failures += not self.traffic.down
-                if not failed.retry or failures == TRIES:
+                if not failed.retry or tries == TRIES:
                     self._count(CallCost("error", None, tries, self.clock.seconds() - started))
                     raise self._infrastructure(failed, tries) from failed
-                if not self.traffic.down:  # else the next turn waits
-                    self.clock.sleep(_pause(failures, seed, failed.wait))
+                self.clock.sleep(_pause(tries, seed, failed.wait))
             else:
                 break
         reply = replace(answer, tries=tries, seconds=self.clock.seconds() - started)
