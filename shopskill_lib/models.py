@@ -21,6 +21,7 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.records import ModelIdentity, Usage, canonical
 from shopskill_lib.replies import NotAReplyError, Reply, Stop, read_reply
+from shopskill_lib.spending import Purse
 from shopskill_lib.traffic import Traffic
 
 SIMULATED = "simulated"
@@ -110,9 +111,14 @@ class Endpoint:
             simulated=self.url == SIMULATED or self.model.startswith(SIMULATED),
         )
 
+    @property
+    def priced(self) -> bool:
+        """Whether its prices are known."""
+        return bool(self.price_in or self.price_out)
+
     def price(self, usage: Usage | None) -> float | None:
         """Return what these tokens cost; None without counts or prices."""
-        if usage is None or not (self.price_in or self.price_out):
+        if usage is None or not self.priced:
             return None
         return (usage.prompt_tokens * self.price_in + usage.completion_tokens * self.price_out) / 1e6
 
@@ -147,7 +153,7 @@ class Model(Protocol):
         ...
 
     def metered(self, meter: Callable[[CallCost], None]) -> "Model":
-        """Return the same model with another meter."""
+        """Return the same model for a further piece of work, whose calls are told to the meter."""
         ...
 
     def until(self, deadline: float) -> "Model":
@@ -184,6 +190,8 @@ class ChatModel:
     """Told the cost of every call."""
     deadline: float | None = None
     """Value of `clock.seconds()` after which no further try is made; None for none."""
+    purse: Purse | None = None
+    """What all calls are paid from; None for one without bottom."""
 
     @property
     def identity(self) -> ModelIdentity:
@@ -191,7 +199,14 @@ class ChatModel:
         return self.endpoint.identity
 
     def metered(self, meter: Callable[[CallCost], None]) -> "ChatModel":
-        """Return the same model with another meter."""
+        """Return the same model for a further piece of work, whose calls are told to the meter.
+
+        Raises:
+            Interrupted: the budget is reached.
+            SetupError: what was spent cannot be told.
+        """
+        if self.purse is not None:
+            self.purse.check()
         return replace(self, meter=meter)
 
     def until(self, deadline: float) -> "ChatModel":
@@ -300,6 +315,8 @@ class ChatModel:
         raise _Failed(message, retry=retry, wait=wait, overloaded=status in _OVERLOADED) from error
 
     def _count(self, cost: CallCost) -> None:
+        if self.purse is not None:
+            self.purse.pay(cost.outcome, cost.usage, self.endpoint.price(cost.usage))
         if self.meter is not None:
             self.meter(cost)
 
