@@ -22,6 +22,7 @@ ORDER = [
     "folders",
     "records",
     "jsonl",
+    "spending",
     "text",
     "templates",
     "skills",
