@@ -7,7 +7,7 @@ analyses belong to the latest call, so that cards of other prompts or of traject
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -17,7 +17,7 @@ from pydantic import AwareDatetime
 from shopskill_lib import analysts, protocol, rollouts
 from shopskill_lib.analysts import Analyst
 from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
-from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.errors import InputError, ParameterError, ShopskillError
 from shopskill_lib.files import parse_json, read_text, write_json
 from shopskill_lib.firewall import Instance, Screen, instance_of
 from shopskill_lib.jsonl import append_lines, read_lines
@@ -29,9 +29,10 @@ from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import parse_action
 from shopskill_lib.shops.protocol import Shop
 from shopskill_lib.skills import Skill, read_skill
+from shopskill_lib.spending import CALLS, Purse
 from shopskill_lib.store import locked
 from shopskill_lib.trajectories import LEAVE, Trajectory, instance_of_recording, of_episode
-from shopskill_lib.workbench import Bench, connect_to, endpoint
+from shopskill_lib.workbench import Bench, model_of
 from shopskill_lib.workers import MAX_ATTEMPTS, Trade, guarded, work
 
 Stage = Literal["cold_start", "online", "recorded"]
@@ -39,6 +40,7 @@ Stage = Literal["cold_start", "online", "recorded"]
 CARDS, AUDIT, ERRORS, PLAN = "cards.jsonl", "audit.jsonl", "analysis_errors.jsonl", "analyses.json"
 """Files of a folder; without the third, what was given up is tried again."""
 
+UNRECORDED = "outcome not recorded; taken as successful demonstrations"
 
 RECORDED = (
     *("language", "seed_skill", "max_cards", "context_tokens", "rollout_seed", "prompts_dir"),
@@ -65,11 +67,15 @@ class Analyses(tuple[Analysis, ...]):
     """Trajectories whose attempts are used up, and tasks without a trajectory."""
     simulated: bool
     """Whether policy or analyst is a program that stands in for a model."""
+    note: str
+    """What must be said of the outcomes beside any count; "" for nothing."""
 
-    def __new__(cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool) -> "Analyses":
+    def __new__(
+        cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool, note: str = ""
+    ) -> "Analyses":
         """Sort the analyses by trajectory id."""
         made = super().__new__(cls, sorted(analyses, key=lambda analysis: analysis.trajectory_id))
-        made.missing, made.simulated = tuple(sorted(missing)), simulated
+        made.missing, made.simulated, made.note = tuple(sorted(missing)), simulated, note
         return made
 
     def to_frame(self) -> pd.DataFrame:
@@ -91,6 +97,7 @@ class Analyses(tuple[Analysis, ...]):
         lines += [f"  nothing proposed, {reason}: {count}" for reason, count in reasons.items()]
         if self.missing:
             lines.append(f"Analyses missing: {', '.join(self.missing)}")
+        lines += [self.note] if self.note else []
         return "\n".join(lines)
 
     def example(self) -> Card | None:
@@ -109,7 +116,7 @@ class Analyses(tuple[Analysis, ...]):
             f"{label}{len(self)} trajectories gave {len(proposing)} cards of {tasks} tasks, "
             f"{sum(card.facts.repair_verified for card in proposing)} of them with a verified repair; "
             f"{len(self.missing)} analyses are missing. No card is a claim yet: "
-            "02_compile merges them, 03_gate_a measures."
+            f"02_compile merges them, 03_gate_a measures.{f' Note: {self.note}.' if self.note else ''}"
         )
 
     def __str__(self) -> str:
@@ -168,9 +175,10 @@ def load_train_pairs(bench: Bench, skill: Skill) -> list[tuple[Trajectory, Task]
 
 
 def _paired(plan: Sequence[Planned], rolled: RolloutSet) -> list[tuple[Trajectory, Task]]:
-    """Return the scored episodes as trajectories, each with its task."""
+    """Return the scored episodes as trajectories, each with its task; of unscored ones the purchases."""
     planned = {one.task.task_id: one for one in plan}
-    chosen = [(episode, planned[episode.task_id]) for episode in rolled.scored]
+    ended = [episode for episode in rolled.finished if episode.status == "scored" or episode.ending == "purchase"]
+    chosen = [(episode, planned[episode.task_id]) for episode in ended]
     return [(of_episode(episode, one.task, one.treatment.hints), one.task) for episode, one in chosen]
 
 
@@ -192,9 +200,15 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     """
     pairs, rolled = train_pairs(bench, skill)
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
-    return Analyses(
-        found, [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)], found.simulated
-    )
+    missing = [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)]
+    return Analyses(found, missing, found.simulated, _demonstrated(bench.agent.shop, len(rolled.finished) - len(pairs)))
+
+
+def _demonstrated(shop: Shop, left_out: int) -> str:
+    """Say what is made of episodes in a shop whose rewards are of no use; "" elsewhere."""
+    if not shop.unscored:
+        return ""
+    return f"{UNRECORDED} ({shop.unscored}); {left_out} episodes without a purchase left out"
 
 
 def analyse(
@@ -224,10 +238,10 @@ def analyse(
         OutputError: the folder is in use or the disk is full.
     """
     for trajectory, _ in pairs:
-        _check(trajectory, stage)
+        _check(trajectory, stage, demonstrations=bool(bench.agent.shop.unscored))
     products = bench.catalogue.products
     cases = [(trajectory, task, _instance(trajectory, task, products)) for trajectory, task in pairs]
-    return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop).analyse(cases)
+    return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop, bench.purse).analyse(cases)
 
 
 def analyse_recordings(trajectories: Sequence[Trajectory], settings: Settings, skill: Skill, folder: Path) -> Analyses:
@@ -237,7 +251,7 @@ def analyse_recordings(trajectories: Sequence[Trajectory], settings: Settings, s
         Interrupted, SetupError, OutputError: see `analyse`.
     """
     cases = [(trajectory, None, instance_of_recording(trajectory)) for trajectory in trajectories]
-    return _Desk(settings, skill, folder, "recorded", "recorded", None).analyse(cases)
+    return _Desk(settings, skill, folder, "recorded", "recorded", None, None).analyse(cases)
 
 
 def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, folder: Path) -> str:
@@ -264,7 +278,7 @@ def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, fo
     table = found.to_frame()[["trajectory", "card", "stage", "mechanism", "reason", "simulated"]]
     lines = [table.astype(object).fillna("-").to_string(index=False), found.summary()]
     if chosen[0].reward is None:
-        lines.append("outcome not recorded; taken as successful demonstrations")
+        lines.append(UNRECORDED)
     left_out = len(trajectories) - len(chosen)
     if left_out:
         lines.append(f"{left_out} trajectories left out: no success, and failures need a shop")
@@ -295,10 +309,10 @@ def screen_of(pairs: Sequence[tuple[Trajectory, Task]], products: Mapping[str, P
     return Screen({trajectory.trajectory_id: _instance(trajectory, task, products) for trajectory, task in pairs})
 
 
-def _check(trajectory: Trajectory, stage: Stage) -> None:
-    """Refuse what cannot be analysed."""
+def _check(trajectory: Trajectory, stage: Stage, *, demonstrations: bool) -> None:
+    """Refuse what cannot be analysed; `demonstrations` need no reward."""
     where = f"trajectory {trajectory.trajectory_id}"
-    if trajectory.success is None or trajectory.ending not in get_args(Ending):
+    if (trajectory.success is None and not demonstrations) or trajectory.ending not in get_args(Ending):
         raise InputError(
             "it has no reward" if trajectory.success is None else f"its ending is {trajectory.ending!r}",
             where=where,
@@ -352,6 +366,8 @@ class _Desk:
     stage: Stage
     arm: str
     shop: Shop | None
+    purse: Purse | None
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     def analyse(self, cases: Sequence[tuple[Trajectory, Task | None, Instance]]) -> Analyses:
         """Work through what is owed, and return all analyses."""
@@ -376,7 +392,7 @@ class _Desk:
     def _analyst(self) -> Analyst:
         given = self.settings
         return Analyst(
-            model=connect_to(endpoint(given, "author")),
+            model=model_of(given, "author", self.purse),
             language=given.language,
             texts=analysts.load_texts(given.language, given.max_cards, given.prompts_dir),
             skill=self.skill,
@@ -415,12 +431,6 @@ class _Desk:
 
     def _trade(self, analyst: Analyst) -> Trade[_Job, _Attempt]:
         """What workers do with an analysis."""
-        lock = threading.Lock()
-
-        def keep(attempt: _Attempt) -> None:
-            with lock:
-                self._keep(attempt, analyst)
-
         named = analyst.model.endpoint
         return Trade(
             unit=("analysis", "analyses"),
@@ -428,16 +438,24 @@ class _Desk:
             model=f"model {named.model!r} at {named.url}",
             attempt=lambda job, number: self._attempt(analyst, job, number),
             failure=lambda attempt: attempt.result if isinstance(attempt.result, Failure) else None,
-            keep=keep,
+            keep=lambda attempt: self._keep(attempt, analyst),
             counts=_counts,
         )
 
     def _attempt(self, analyst: Analyst, job: _Job, number: int) -> _Attempt:
-        """Make one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
-        costs = list[CallCost]()
-        metered = replace(analyst, model=analyst.model.metered(costs.append))
-        result = guarded(lambda: self._analysed(metered, job))
-        return _Attempt(job, number, result, [self._call(analyst, job, number, cost) for cost in costs])
+        """Make one attempt; whatever goes wrong in it is recorded, unless it is the set-up, which stops all.
+
+        Then the calls that were made are kept all the same: they have been paid for.
+        """
+        calls = list[ModelCall]()
+        model = analyst.model.metered(lambda cost: calls.append(self._call(analyst, job, number, cost)))
+        try:
+            result = guarded(lambda: self._analysed(replace(analyst, model=model), job))
+        except ShopskillError:
+            with self.writing:
+                append_lines(self.folder / CALLS, calls)
+            raise
+        return _Attempt(job, number, result, calls)
 
     def _analysed(self, analyst: Analyst, job: _Job) -> tuple[Analysis, Audit]:
         """Let the right analyst work."""
@@ -448,7 +466,11 @@ class _Desk:
 
     def _keep(self, attempt: _Attempt, analyst: Analyst) -> None:
         """Put an attempt on disk."""
-        append_lines(self.folder / "calls.jsonl", attempt.calls)
+        with self.writing:
+            self._write(attempt, analyst)
+
+    def _write(self, attempt: _Attempt, analyst: Analyst) -> None:
+        append_lines(self.folder / CALLS, attempt.calls)
         if isinstance(attempt.result, Failure):
             failed = FailedAnalysis(
                 identity=attempt.job.identity,

@@ -8,17 +8,19 @@ from dataclasses import replace
 
 import pandas as pd
 
-from shopskill_lib import chronicle, cycle, ledger, protocol, workbench
+from shopskill_lib import chronicle, cycle, ledger, protocol, rollouts, workbench
 from shopskill_lib.cycle import RULE, Rule, Start, Trainer
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
+from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
+from shopskill_lib.settings import Settings
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
-__all__ = ["RULE", "Round", "Rule", "Trainer", "foresee", "read_rounds", "rounds"]
+__all__ = ["RULE", "Round", "Rule", "Trainer", "forecast", "foresee", "read_rounds", "rounds"]
 
 
 def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> tuple[Round, ...]:
@@ -31,10 +33,12 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
 
     Raises:
         InputError: Gate A has not been run, or with another draft or checkpoint.
+        SetupError: no reward of the shop can be used.
         ParameterError: settings that decide a finished or begun round have changed; a trainer of another model.
         OutputError: another process is at work on the rounds.
         Interrupted: stopped on request; the same call goes on.
     """
+    protocol.refuse_unscored(bench)
     train = trainer or _trainer(bench)
     found: list[Round] = []
     with locked(bench.folder / ROUNDS):
@@ -58,16 +62,34 @@ def foresee(bench: Bench) -> str:
     Raises:
         InputError: Gate A has not been run.
     """
-    protocol.read_selected(bench.folder)
     settings = bench.settings
-    owed = settings.rounds - len(read_rounds(bench.folder)[: settings.rounds])
-    groups = settings.n_groups * settings.group_size
-    val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
-    gap = min(settings.n_gap, settings.n_val)
+    groups, val = _episodes(settings)
     return (
-        f"{owed} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {settings.n_groups} retries and "
-        f"{val + gap} validation rollouts: up to {owed * (groups + settings.n_groups + val + gap)} episodes."
+        f"{_owed(bench)} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {settings.n_groups} "
+        f"retries and {val} validation rollouts. At most {forecast(bench)}"
     )
+
+
+def forecast(bench: Bench) -> Forecast:
+    """Return what the rounds that are still owed ask of the measured model at most, at the mean of the run folder.
+
+    Raises:
+        InputError: Gate A has not been run.
+    """
+    protocol.read_selected(bench.folder)
+    a_round = sum(_episodes(bench.settings)) + bench.settings.n_groups
+    return rollouts.extrapolate(_owed(bench) * a_round, bench.agent, bench.folder)
+
+
+def _owed(bench: Bench) -> int:
+    """Return how many rounds are not finished."""
+    return bench.settings.rounds - len(read_rounds(bench.folder)[: bench.settings.rounds])
+
+
+def _episodes(settings: Settings) -> tuple[int, int]:
+    """Return the group rollouts and the validation rollouts of a round."""
+    val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
+    return settings.n_groups * settings.group_size, val + min(settings.n_gap, settings.n_val)
 
 
 def _trainer(bench: Bench) -> Trainer:

@@ -24,8 +24,12 @@ class Settings(Record):
 
     language: Literal["en", "zh"] = "en"
     """Language of the shop, the prompts and the shipped draft."""
+    shop_url: str = ""
+    """Base URL of a ShopSimulator server, with or without its route; "" for the embedded shop."""
+    shop_timeout: float = Field(60.0, gt=0.0)
+    """Seconds that the server's answer may take, waiting for a slot included."""
     catalogue: str = ""
-    """ShopSimulator product file; "" for a generated catalogue."""
+    """ShopSimulator product file, of the server's as well; "" for a generated catalogue."""
     splits: str = ""
     """Split file for `catalogue`; read only with it."""
     catalogue_seed: int = 0
@@ -92,6 +96,8 @@ class Settings(Record):
     """Price of a million completion tokens; 0 when unknown."""
     policy_concurrency: int = Field(8, ge=1)
     """Episodes at once."""
+    episode_timeout: float = Field(3600.0, gt=0.0)
+    """Seconds that an episode may take, all waiting included; then it has failed and is owed again."""
     author_url: str = "simulated"
     """Endpoint of the analysts' and compiler's model, or `simulated` for the author that ships."""
     author_model: str = "simulated-author"

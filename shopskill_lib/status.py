@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shopskill_lib import distil, protocol, rollouts, workbench
+from shopskill_lib import distil, protocol, rollouts, spending, workbench
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
@@ -31,7 +31,7 @@ def report(run_dir: Path) -> str:
     rows = [_row(split, arm) for split, arms in sets.items() for arm in arms.values()]
     table = pd.DataFrame(rows).set_index(["split", "arm"])
     label = "simulated " if bench.agent.model.identity.simulated else ""
-    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_later(bench)}"
+    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_later(bench)}{_spent(run_dir)}"
 
 
 def _plans(bench: Bench) -> dict[str, list[Planned]]:
@@ -48,17 +48,18 @@ def _plans(bench: Bench) -> dict[str, list[Planned]]:
 
 def _row(split: str, arm: RolloutSet) -> dict[str, object]:
     """Return one line of the table; a mean stands beside the count it rests on."""
-    mean = arm.mean_reward
+    mean, without = arm.mean_reward, len(arm.finished) - len(arm.scored)
     return {
         "split": split,
         "arm": arm.arm,
         "planned": len(arm.planned),
         "scored": len(arm.scored),
+        **({"unscored": without} if without else {}),
         "owed": len(arm.owed),
         "missing": len(arm.missing),
         "mean reward": None if mean is None or arm.arm not in NEUTRAL else round(mean, 4),
-        "protocol faults": sum(episode.protocol_faults for episode in arm.scored),
-        "invalid actions": sum(episode.invalid_actions for episode in arm.scored),
+        "protocol faults": sum(episode.protocol_faults for episode in arm.finished),
+        "invalid actions": sum(episode.invalid_actions for episode in arm.finished),
     }
 
 
@@ -74,13 +75,20 @@ def _later(bench: Bench) -> str:
     return "".join(f"\n{line}" for line in (*(words for words, ready in waiting.items() if not ready), rounds))
 
 
+def _spent(run_dir: Path) -> str:
+    """Say what each stage has spent on each model so far."""
+    groups = spending.spent(run_dir)
+    lines = [f"\nspent in {stage} on the {who}: {tally}" for (stage, who), tally in groups.items()]
+    return "".join([*lines, f"\nspent in all: {spending.total(groups.values())}"] if lines else [])
+
+
 def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:
     """Estimate the time left from the pace of the latest episodes."""
     arms = [arm for by_arm in sets.values() for arm in by_arm.values()]
     owed = sum(len(arm.owed) for arm in arms)
     if not owed:
         return "nothing is owed"
-    ends = sorted(episode.ended_at for arm in arms for episode in arm.scored)[-RECENT:]
+    ends = sorted(episode.ended_at for arm in arms for episode in arm.finished)[-RECENT:]
     if len(ends) < 2:
         return f"{owed} episodes owed; their pace is not known yet"
     pace = (ends[-1] - ends[0]) / (len(ends) - 1)

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,9 @@ from pydantic import TypeAdapter
 from shopskill_lib.errors import InputError, OutputError
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.records import Episode, ModelCall, Reused
+from shopskill_lib.spending import CALLS
 
 LOCK = ".lock"
-CALLS = "calls.jsonl"
 
 _LINE: TypeAdapter[Episode | Reused] = TypeAdapter(Episode | Reused)
 
@@ -55,18 +55,23 @@ class Store:
         for line in read_lines(path, _LINE.validate_json):
             if isinstance(line, Reused):
                 if line.reused_from not in others:
-                    others[line.reused_from] = _scored(self.run_dir / line.reused_from)
+                    others[line.reused_from] = _finished(self.run_dir / line.reused_from)
                 stored = _fetch(line, others[line.reused_from], path)
             else:
                 stored = Stored(line, path)
             found.setdefault(line.identity, []).append(stored)
         return found
 
-    def append(self, episode: Episode, calls: Iterable[ModelCall]) -> None:
+    def append(self, episode: Episode, calls: Sequence[ModelCall]) -> None:
         """Add an attempt and what its calls cost; both are on disk on return."""
+        self.charge(calls)
+        with self._lock:
+            append_lines(self._path(episode.arm), [episode])
+
+    def charge(self, calls: Sequence[ModelCall]) -> None:
+        """Add what calls cost; it is on disk on return."""
         with self._lock:
             append_lines(self.run_dir / CALLS, calls)
-            append_lines(self._path(episode.arm), [episode])
 
     def point(self, arm: str, reused: Sequence[Stored]) -> None:
         """Add a line for each of these episodes of another run."""
@@ -93,14 +98,14 @@ def read_calls(run_dir: Path) -> list[ModelCall]:
 
 
 def best(attempts: Sequence[Stored]) -> Stored:
-    """Return the latest scored attempt, else the latest."""
-    return next((stored for stored in reversed(attempts) if stored.episode.status == "scored"), attempts[-1])
+    """Return the latest attempt that came to its end, else the latest."""
+    return next((stored for stored in reversed(attempts) if stored.episode.finished), attempts[-1])
 
 
-def _scored(path: Path) -> dict[str, Stored]:
-    """Identity -> latest scored episode that stands in this file itself."""
+def _finished(path: Path) -> dict[str, Stored]:
+    """Identity -> latest finished episode that stands in this file itself."""
     lines = read_lines(path, _LINE.validate_json)
-    episodes = [line for line in lines if isinstance(line, Episode) and line.status == "scored"]
+    episodes = [line for line in lines if isinstance(line, Episode) and line.finished]
     return {episode.identity: Stored(episode, path) for episode in episodes}
 
 

@@ -1,6 +1,6 @@
 """The workbench of a run: its shop, its tasks, the measured model and the author model, as the settings name them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,11 +10,17 @@ from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Split, Task
 from shopskill_lib.settings import Settings
+from shopskill_lib.shops import shopsimulator
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
+from shopskill_lib.shops.shopsimulator import ShopSimulator
 from shopskill_lib.shops.splits import load_splits, with_splits
 from shopskill_lib.simulated import wire
+from shopskill_lib.spending import Purse
+
+Who = Literal["policy", "author"]
+"""The measured model, or the one that analyses and compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class Bench:
         agent: model, shop and prompts.
         catalogue: products and tasks.
         pool: what a gate measures; None where nothing is.
+        purse: what all models are paid from; None for one without bottom.
     """
 
     settings: Settings
@@ -34,6 +41,7 @@ class Bench:
     agent: Agent
     catalogue: Catalogue
     pool: Pool | None = None
+    purse: Purse | None = None
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
@@ -54,6 +62,13 @@ class Bench:
         return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
 
 
+def paid_from(bench: Bench, purse: Purse) -> Bench:
+    """Return the bench with its model, and every model connected from it, paid from a purse."""
+    bench.agent.model.close()
+    agent = replace(bench.agent, model=model_of(bench.settings, "policy", purse))
+    return replace(bench, agent=agent, purse=purse)
+
+
 def set_up(settings: Settings, folder: Path) -> Bench:
     """Open the shop and connect the measured model; nothing is asked of it yet.
 
@@ -64,11 +79,11 @@ def set_up(settings: Settings, folder: Path) -> Bench:
     _refuse_unused(settings)
     shop = _open_shop(settings, folder)
     prompts = load_prompts(settings.language, settings.prompts_dir)
-    agent = Agent(connect_to(endpoint(settings, "policy")), shop, prompts, settings.max_steps)
+    agent = Agent(model_of(settings, "policy"), shop, prompts, settings.max_steps, settings.episode_timeout)
     return Bench(settings, folder, agent, shop.catalogue)
 
 
-def endpoint(settings: Settings, who: Literal["policy", "author"]) -> Endpoint:
+def endpoint(settings: Settings, who: Who) -> Endpoint:
     """Return the measured model or the author model as the settings name it."""
     given = settings.model_dump()
     return Endpoint(
@@ -85,9 +100,16 @@ def endpoint(settings: Settings, who: Literal["policy", "author"]) -> Endpoint:
     )
 
 
-def connect_to(named: Endpoint) -> ChatModel:
+def model_of(settings: Settings, who: Who, purse: Purse | None = None) -> ChatModel:
+    """Connect the measured model or the author model, for as many requests at once as the settings want."""
+    at_once: int = getattr(settings, f"{who}_concurrency")
+    return replace(connect_to(endpoint(settings, who), at_once), purse=purse)
+
+
+def connect_to(named: Endpoint, connections: int = 64) -> ChatModel:
     """Return the model behind an endpoint, the simulated ones on their transport."""
-    return connect(named, transport=wire.transport() if named.url == SIMULATED else None)
+    transport = wire.transport() if named.url == SIMULATED else None
+    return connect(named, transport=transport, connections=connections)
 
 
 def _refuse_unused(settings: Settings) -> None:
@@ -111,19 +133,37 @@ def _refuse_unused(settings: Settings) -> None:
             )
 
 
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
-    """Open the generated catalogue, or a real one with its split file."""
+def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator:
+    """Open the embedded shop, or the server that the settings name with this local copy of what it sells.
+
+    Raises:
+        SetupError: nothing answers that is a ShopSimulator, or it sells something else (see `shopsimulator.connect`).
+    """
+    catalogue = _catalogue(settings)
+    if not settings.shop_url:
+        return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    threads = max(settings.policy_concurrency, settings.author_concurrency)
+    shop = shopsimulator.connect(settings.shop_url, catalogue, folder, timeout=settings.shop_timeout, threads=threads)
+    if not settings.catalogue and shop.server.announced is None:
+        raise ParameterError(
+            f"the server at {settings.shop_url} sells a catalogue of its own",
+            where="parameter catalogue",
+            allowed="the product file that the server was started with, and its splits",
+            todo="give catalogue and splits; a generated catalogue is sold by `shopskill_lib.shops.serve` alone",
+        )
+    return shop
+
+
+def _catalogue(settings: Settings) -> Catalogue:
+    """Return the generated catalogue, or a real one with its split file."""
     if not settings.catalogue:
-        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    elif settings.splits:
-        read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        splits = load_splits(Path(settings.splits), read)
-        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
-    else:
+        return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    if not settings.splits:
         raise ParameterError(
             "a catalogue is given without splits",
             where="splits",
             allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
             todo="write one: which tasks validate and which test is yours to say (M2)",
         )
-    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    read = load_catalogue(Path(settings.catalogue), language=settings.language)
+    return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
