@@ -71,6 +71,8 @@ ORDER = [
     "pools",
     "adapters.lossless",
     "adapters.recorded",
+    "adapters.folder",
+    "adapters.shopsimrl",
     "ols",
     "resampling",
     "checks",
@@ -108,6 +110,7 @@ ORDER = [
     "report",
     "parameters",
     "run",
+    "adapters.formats",
     "cli",
 ]
 """Every module; a module imports only modules above it."""

@@ -9,10 +9,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from shopskill_lib.errors import InputError
 from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.records import fingerprint
+
+M = TypeVar("M", bound=BaseModel)
 
 _HALF = re.compile("[\ud800-\udfff]")
 """Half a surrogate pair: JSON can write it, UTF-8 cannot."""
@@ -25,11 +30,12 @@ def parse_strictly(text: str, where: str) -> Any:
         InputError: no JSON, a key that stands twice in an object, NaN or a number without end, or half a surrogate
             pair; the message has place and field.
     """
-    document = parse_json(text, where)
     try:
-        json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
     except _LossError as error:
         raise refusal(str(error), where, "JSON with every key once and finite numbers") from error
+    except (ValueError, RecursionError):
+        document = parse_json(text, where)
     if "\\u" in text:
         _refuse_half_pairs(document, "", where)
     return document
@@ -50,6 +56,43 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 def refusal(found: str, where: str, allowed: str) -> InputError:
     """Return the error of a source that cannot be taken in without loss."""
     return InputError(found, where=where, allowed=allowed, todo="correct the source, or leave this entry out")
+
+
+def typed(kind: type[M], document: Any, where: str) -> M:
+    """Return a document as the pydantic model that describes its format; a refusal names the field."""
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the entry"
+        found = "is not there" if first["type"] == "missing" else f"is {str(first['input'])[:60]!r}"
+        raise refusal(f"{field} {found}", where, first["msg"]) from error
+
+
+def kept(document: Any, built: Any) -> dict[str, Any]:
+    """Return what must be kept beside a record so that its source document can be written again.
+
+    Args:
+        document: of the source.
+        built: what the format's writer makes of the record alone, as plain JSON values.
+    """
+    return {"of": fingerprint(built), "change": difference(document, built)}
+
+
+def given_back(built: Any, rest: Mapping[str, Any], where: str) -> Any:
+    """Return the source document from what the writer makes of the record and what `kept` kept.
+
+    Raises:
+        InputError: the record is another one than was read.
+    """
+    if rest["of"] != fingerprint(built):
+        raise InputError(
+            "the record was changed after it was read, and what its source said beside it may no longer fit",
+            where=where,
+            allowed="records as they were read",
+            todo="import the source again",
+        )
+    return patched(built, rest["change"])
 
 
 def difference(whole: Any, built: Any) -> dict[str, Any] | None:

@@ -78,9 +78,8 @@ class Remainder(Privileged):
     """What else a source says of an episode, gold included (M11)."""
 
     trajectory_id: str
-    rest: dict[str, Any] | None
-    """Difference between the source's document and what the format's writer makes of the record
-    (`lossless.difference`); None where there is none."""
+    rest: dict[str, Any]
+    """What gives the source's document back, made by `lossless.kept`; may hold gold at any depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,7 @@ class Import:
         skill: the skill of a skill bank.
         pool: chunks and candidates of a pool.
         gate: masks and outcomes of a gate, one row a pair.
+        rest: what gives the document back that `skill` or `pool` was read from (`lossless.kept`).
         files: name relative to the source -> content, of files that are kept as they are; privileged.
         lacks: sentences on what the source does not say, and what that switches off.
     """
@@ -103,6 +103,7 @@ class Import:
     skill: Skill | None = None
     pool: Pool | None = None
     gate: Columns | None = None
+    rest: dict[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
 
