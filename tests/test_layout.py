@@ -73,6 +73,9 @@ ORDER = [
     "adapters.recorded",
     "adapters.folder",
     "adapters.shopsimrl",
+    "adapters.skillbank",
+    "adapters.assigned",
+    "adapters.gate_folder",
     "ols",
     "resampling",
     "checks",
@@ -110,6 +113,7 @@ ORDER = [
     "report",
     "parameters",
     "run",
+    "adapters.run_folder",
     "adapters.formats",
     "cli",
 ]
