@@ -13,6 +13,8 @@ Json = dict[str, Any]
 GOLD = ("760404877482", "Golden quillmarsh kettle", "密语金壶")
 """What only the source file and the audit may hold."""
 
+PARTS = ("r_type", "r_att", "r_option", "r_price")
+
 PRODUCT = {"en": ("812345678901", "Veltra trail running jacket"), "zh": ("812345678902", "维特拉越野跑外套")}
 REQUEST = {"en": "A running jacket in size L, at most 90", "zh": "想买一件L码的跑步外套，预算不超过90元"}
 PERSONA = {"zh": {"喜好": "轻便", "尺码": "L"}, "en": None}
@@ -224,6 +226,37 @@ def draft_gate(path: Path, chunks: Mapping[str, str], tasks: int, spoil: Mapping
     return path
 
 
+def online_gate(path: Path, rows: Sequence[Mapping[str, str]], interventions: Sequence[Json]) -> Path:
+    """An online gate's folder with these published pairs: assignments by slot, masked traces, the bare run."""
+    ids = [item["intervention_id"] for item in interventions]
+    slots: dict[str, list[str]] = {}
+    for item in interventions:
+        slots.setdefault(item["logical_chunk_id"], []).append(item["intervention_id"])
+    assignments, masked, bare = list[Json](), list[Json](), list[Json]()
+    for row in rows:
+        task_id, shown = int(row["task_id"]), [name for name, bit in zip(ids, row["mask"], strict=True) if bit == "1"]
+        mask = list(map(int, row["mask"]))
+        job = {"task_id": task_id, "sample_id": 0, "seed": 1, "split": "val"}
+        assignments.append({**job, "mask": mask, "included_chunk_ids": shown, "slot_states": {}})
+        skills = [(name, f"### {name}\n\n正文 {name}") for name in shown]
+        masked.append(trace(task_id, skills=skills, parts=[float(row[name]) for name in PARTS]))
+        bare.append(trace(task_id, parts=[float(row[f"bare_{name}"]) for name in PARTS]))
+    write_json(
+        path / "mask_assignments.json",
+        {
+            "schema_version": "shopsimrl-online-skill-assignments-v1",
+            "mask_seed": 20260901,
+            "columns": ids,
+            "slots": [{"slot_id": slot, "versions": versions} for slot, versions in slots.items()],
+            "assignments": assignments,
+        },
+    )
+    write_json(path / "online_gate_manifest.json", {"active_skill_budget": 10, "bare_run_dir": "../bare-val"})
+    run_directory(path, masked)
+    run_directory(path.parent / "bare-val", bare)
+    return path
+
+
 def _call(name: str, arguments: Json) -> Json:
     text = json.dumps(arguments, ensure_ascii=False)
     return {"id": f"call-{name}", "type": "function", "function": {"name": name, "arguments": text}}
@@ -267,7 +300,7 @@ def _detail(parts: Sequence[float], reward: float) -> Json:
     return {
         "reward_version": "shopsimulator-paper-reward-v2",
         "termination_reason": "purchase",
-        **dict(zip(("r_type", "r_att", "r_option", "r_price"), parts, strict=True)),
+        **dict(zip(PARTS, parts, strict=True)),
         "r_loose": reward,
         "r_strict": reward,
         "r_success": int(reward == 1),
