@@ -12,6 +12,7 @@ import pytest
 from elsewhere import Json
 
 from shopskill_lib.adapters import folder, formats, gate_folder
+from shopskill_lib.adapters.recorded import Import
 from shopskill_lib.errors import DesignError, InputError, MissingError
 from shopskill_lib.gates import Gate, fit_gate, read_observations
 
@@ -70,7 +71,7 @@ def test_a_gate_becomes_a_contributions_file_and_comes_back(
 ) -> None:
     source, _, expected = published
     imported = formats.read(source)
-    moved = imported.__class__("elsewhere", gate=imported.gate)
+    moved = Import("elsewhere", gate=imported.gate)
     lost = formats.export(moved, formats.named("shopsimrl-gate"), tmp_path / "gate")
     costs = "steps, prompt_tokens, completion_tokens, protocol_faults, invalid_actions"
     bare = ", ".join(f"bare_{name}" for name in costs.split(", "))
@@ -196,7 +197,7 @@ def test_assignments_that_contradict_themselves_are_refused(
 
 
 def test_contributions_beside_other_assignments_are_refused(draft: Path, tmp_path: Path) -> None:
-    moved = formats.Import("x", gate=formats.read(draft).gate)
+    moved = Import("x", gate=formats.read(draft).gate)
     gate_folder.write(moved, tmp_path / "only")
     document = (tmp_path / "only" / "contributions.json").read_text(encoding="utf-8")
     (draft / "contributions.json").write_text(document, encoding="utf-8")
