@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from shopskill_lib import distil, gates, planning, status
+from shopskill_lib.adapters import folder, formats
+from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
@@ -29,7 +31,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     gate = commands.add_parser("gate", help="effects, uncertainty and selection from masked and bare pairs")
-    gate.add_argument("file", type=Path, help="CSV of pairs, or a ShopSimRL contributions.json")
+    gate.add_argument("file", type=Path, help="CSV of pairs, a ShopSimRL contributions.json, or the folder of a gate")
     gate.add_argument("--interventions", type=Path, metavar="JSON", help="ids, slots and kinds of the mask's columns")
     gate.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
     gate.add_argument(
@@ -46,17 +48,12 @@ def _parser() -> Parser:
         command.add_argument("--analysis-seed", type=int, default=0, help="seed of the bootstrap")
         command.add_argument("--json", metavar="OUT", help="write the record there; - prints it instead of the table")
 
+    _add_recordings(commands)
     simulate = commands.add_parser("simulate-observations", help="simulated pairs from planted effects")
     simulate.add_argument("--seed", type=int, required=True)
     simulate.add_argument("--tasks", type=int, default=400, help="tasks in each split")
     simulate.add_argument("--out", type=Path, default=Path("outputs/embedded"), help="run folder")
     simulate.set_defaults(command=_simulate)
-
-    cards = commands.add_parser("cards", help="success cards from recorded chat messages, without a shop")
-    cards.add_argument("file", type=Path, help="JSONL of {trajectory_id, messages, ...} in the OpenAI chat format")
-    cards.add_argument("--out", type=Path, default=Path("outputs/cards"), metavar="DIR", help="folder of the cards")
-    cards.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE", help="a parameter")
-    cards.set_defaults(command=_cards)
 
     state = commands.add_parser("status", help="how far a run is: episodes by arm, never an effect")
     state.add_argument("run", type=Path, metavar="RUN", help="run folder")
@@ -89,6 +86,30 @@ def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
     plan.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
     plan.add_argument("--error", type=float, default=0.03, help="standard error that is wanted")
     plan.set_defaults(command=_plan)
+
+
+def _add_recordings(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Describe the commands on what was made elsewhere."""
+    cards = commands.add_parser("cards", help="success cards from recordings, without a shop")
+    cards.add_argument(
+        "file", type=Path, help="JSONL of chat messages, the folder of an import, or what can be imported"
+    )
+    cards.add_argument("--out", type=Path, default=Path("outputs/cards"), metavar="DIR", help="folder of the cards")
+    cards.add_argument("-p", dest="overrides", action="append", default=[], metavar="NAME=VALUE", help="a parameter")
+    cards.set_defaults(command=_cards)
+
+    names = ", ".join(form.name for form in formats.FORMATS)
+    bring = commands.add_parser("import", help="read a run, skill, pool or gate made elsewhere into a folder")
+    bring.add_argument("source", type=Path, help="file or folder")
+    bring.add_argument("--format", default="", metavar="NAME", help=f"{names}; recognised without it")
+    bring.add_argument("--out", type=Path, default=Path("outputs/imported"), metavar="DIR", help="new or empty folder")
+    bring.set_defaults(command=_import)
+
+    export = commands.add_parser("export", help="write an import, a run or a skill in another format")
+    export.add_argument("source", type=Path, help="folder of an import, or whatever can be imported")
+    export.add_argument("--format", required=True, metavar="NAME", help=names)
+    export.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file or folder")
+    export.set_defaults(command=_export)
 
 
 def _gate(options: argparse.Namespace) -> str:
@@ -135,13 +156,29 @@ def _simulate(options: argparse.Namespace) -> str:
 
 def _cards(options: argparse.Namespace) -> str:
     """Make success cards of recordings, in the language of most requests unless told otherwise."""
-    trajectories = read_messages(options.file)
+    form = formats.find(options.file) if options.file.exists() else None
+    episodes = form.read(options.file).episodes if form else ()
+    trajectories = as_trajectories(episodes) if form else read_messages(options.file)
     han = sum(any(map(is_han, trajectory.instruction)) for trajectory in trajectories)
     given = {"language": "zh" if 2 * han > len(trajectories) else "en"} | dict(
         text.partition("=")[::2] for text in options.overrides
     )
     settings = Settings.of_texts(given, distil.RECORDED).relative_to(Path.cwd())
-    return distil.report_recordings(trajectories, settings, options.out)
+    return "\n".join([distil.report_recordings(trajectories, settings, options.out), *unreadable(episodes)])
+
+
+def _import(options: argparse.Namespace) -> str:
+    """Read a source into a folder of its own."""
+    found = formats.read(options.source, options.format)
+    folder.save(found, options.out)
+    return f"{formats.summary(found)}\nimport: {options.out}"
+
+
+def _export(options: argparse.Namespace) -> str:
+    """Write a source in another format, and say what that format does not hold."""
+    found = formats.read(options.source)
+    lost = formats.export(found, formats.named(options.format), options.out)
+    return "\n".join([f"{options.out}: {options.format}, read back", *(f"note: {said}" for said in lost)])
 
 
 def _plan(options: argparse.Namespace) -> str:

@@ -139,7 +139,7 @@ def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator
     Raises:
         SetupError: nothing answers that is a ShopSimulator, or it sells something else (see `shopsimulator.connect`).
     """
-    catalogue = _catalogue(settings)
+    catalogue = open_catalogue(settings)
     if not settings.shop_url:
         return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
     threads = max(settings.policy_concurrency, settings.author_concurrency)
@@ -154,8 +154,12 @@ def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator
     return shop
 
 
-def _catalogue(settings: Settings) -> Catalogue:
-    """Return the generated catalogue, or a real one with its split file."""
+def open_catalogue(settings: Settings) -> Catalogue:
+    """Return the generated catalogue, or a real one with its split file.
+
+    Raises:
+        InputError, ParameterError: see `set_up`.
+    """
     if not settings.catalogue:
         return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
     if not settings.splits:

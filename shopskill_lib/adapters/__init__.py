@@ -1,0 +1,1 @@
+"""Runs, skills and gates made elsewhere: one module a format, read and written without loss."""
