@@ -30,7 +30,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     gate = commands.add_parser("gate", help="effects, uncertainty and selection from masked and bare pairs")
-    gate.add_argument("file", type=Path, help="CSV of pairs, or a ShopSimRL contributions.json")
+    gate.add_argument("file", type=Path, help="CSV of pairs, a ShopSimRL contributions.json, or the folder of a gate")
     gate.add_argument("--interventions", type=Path, metavar="JSON", help="ids, slots and kinds of the mask's columns")
     gate.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
     gate.add_argument(

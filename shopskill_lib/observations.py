@@ -6,7 +6,7 @@ comparison file has `bare_x` beside `equipped_x`. An empty cell is a missing epi
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shopskill_lib import cells, checks
+from shopskill_lib.adapters import folder, gate_folder
 from shopskill_lib.errors import DesignError, MissingError, ParameterError
 from shopskill_lib.masks import DesignReport, Slot, report
 from shopskill_lib.sources import Columns, Intervention, read_columns, read_interventions
@@ -114,7 +115,8 @@ def read_observations(
     """Read the pairs of a gate and refuse what METHOD M20 does not allow.
 
     Args:
-        path: CSV with a bit-string `mask` or one 0/1 column a factor, or a ShopSimRL `contributions.json`.
+        path: CSV with a bit-string `mask` or one 0/1 column a factor, a ShopSimRL `contributions.json`, or a folder
+            with a gate: of ShopSimRL, of `shopskill import`, or a run folder of ours.
         interventions: JSON that names the mask's columns, their slots and kinds.
         max_missing: largest share of pairs that may be missing after all retries, 0 <= share < 1.
 
@@ -125,7 +127,7 @@ def read_observations(
     """
     _refuse_other_share(max_missing)
     path = _path(path, "path")
-    columns = read_columns(path)
+    columns = _columns(path)
     named = columns.interventions
     if not (interventions is None or (isinstance(interventions, str) and not interventions)):
         named = read_interventions(_path(interventions, "interventions"))
@@ -193,6 +195,20 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
         {str(key): value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
         for row in rows
     ]
+
+
+def _columns(path: Path) -> Columns:
+    """Read a file of pairs, or the gate of a folder."""
+    if not path.is_dir():
+        return read_columns(path)
+    if folder.recognises(path, None):
+        return folder.read_gate(path)
+    if (path / "observations.csv").exists():
+        named = path / "interventions.json"
+        return replace(
+            read_columns(path / "observations.csv"), interventions=read_interventions(named) if named.exists() else ()
+        )
+    return gate_folder.columns(path)
 
 
 def _arm(

@@ -85,7 +85,20 @@ class Rewrite(Record):
     evidence_card_ids: tuple[str, ...] = Field(min_length=1)
 
 
-Candidate = Annotated[Add | Rewrite, Field(discriminator="operation")]
+class Foreign(Record):
+    """A candidate made elsewhere: its text, and what its source says of it."""
+
+    operation: Literal["ADD", "REWRITE"]
+    candidate_id: str
+    target_chunk_id: str | None
+    """None for an addition."""
+    title: str = Text
+    content: str = Text
+    reason: str | None
+    evidence_card_ids: tuple[str, ...]
+
+
+Candidate = Add | Rewrite | Foreign
 
 
 class Pool(Record):
@@ -107,13 +120,13 @@ class Pool(Record):
             raise ValueError("a pool has at least one version, and no id twice")
         texts = {chunk.chunk_id: chunk.text for chunk in self.chunks}
         for candidate in self.candidates:
-            if candidate.operation == "REWRITE" and candidate.target_chunk_id not in texts:
-                raise ValueError(f"{candidate.candidate_id} rewrites {candidate.target_chunk_id}, which is not there")
-            if (
-                candidate.operation == "REWRITE"
-                and texts[candidate.target_chunk_id].strip() == candidate.content.strip()
-            ):
-                raise ValueError(f"{candidate.candidate_id} is equal to the text of {candidate.target_chunk_id}")
+            target = candidate.target_chunk_id
+            if candidate.operation == "ADD" and target is not None:
+                raise ValueError(f"{candidate.candidate_id} is an addition and names {target}")
+            if candidate.operation == "REWRITE" and target not in texts:
+                raise ValueError(f"{candidate.candidate_id} rewrites {target}, which is not there")
+            if target is not None and texts[target].strip() == candidate.content.strip():
+                raise ValueError(f"{candidate.candidate_id} is equal to the text of {target}")
         return self
 
     @classmethod
@@ -126,7 +139,7 @@ class Pool(Record):
         """One slot a chunk, the text in force first and its rewrites by id; then one an addition, by id."""
         rewrites: dict[str, list[str]] = {chunk.chunk_id: [] for chunk in self.chunks}
         for candidate in self._sorted:
-            if candidate.operation == "REWRITE":
+            if candidate.target_chunk_id is not None:
                 rewrites[candidate.target_chunk_id].append(candidate.candidate_id)
         added = [candidate.candidate_id for candidate in self._sorted if candidate.operation == "ADD"]
         return (
@@ -178,5 +191,5 @@ class Pool(Record):
         return Skill(title=self.title, chunks=tuple(chunks))
 
     @property
-    def _sorted(self) -> Sequence[Add | Rewrite]:
+    def _sorted(self) -> Sequence[Candidate]:
         return sorted(self.candidates, key=lambda candidate: candidate.candidate_id)

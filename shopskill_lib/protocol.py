@@ -58,7 +58,7 @@ def set_up(settings: Settings, folder: Path) -> Bench:
 
 
 def read_draft(settings: Settings, folder: Path) -> Pool:
-    """Return what Gate A measures: the draft compiled in the run folder, a file's, or the shipped one.
+    """Return what Gate A measures: the draft compiled in the run folder, a skill's or pool's file, or the shipped one.
 
     Raises:
         InputError: there is no draft, it cannot be read, or it has more than 16 factors (M16).
@@ -66,7 +66,7 @@ def read_draft(settings: Settings, folder: Path) -> Pool:
     if settings.draft:
         shipped = settings.draft == SHIPPED
         path = DRAFTS / f"skill_{settings.language}.md" if shipped else Path(settings.draft)
-        pool = Pool.of_skill(read_skill(path))
+        pool = _given(path)
     else:
         path = folder / DRAFT
         if not path.exists():
@@ -87,17 +87,23 @@ def read_draft(settings: Settings, folder: Path) -> Pool:
     return pool
 
 
+def _given(path: Path) -> Pool:
+    """Read a draft that is given: a skill document, or a file with a pool."""
+    holds_pool = path.suffix == ".json" and read_text(path).lstrip().startswith("{")
+    return _compiled(path) if holds_pool else Pool.of_skill(read_skill(path))
+
+
 def _compiled(path: Path) -> Pool:
-    """Read the pool of a compiled draft."""
+    """Read the pool of a compiled draft, or of an import."""
     document = parse_json(read_text(path), str(path))
     try:
         return Pool.model_validate_json(canonical(document["pool"]))
     except (ValidationError, KeyError, TypeError) as error:
         raise InputError(
-            f"the compiled draft cannot be used ({' '.join(str(error).split())})",
+            f"the draft cannot be used ({' '.join(str(error).split())})",
             where=str(path),
-            allowed="the draft.json that 02_compile wrote",
-            todo="run 02_compile again",
+            allowed="the draft.json that 02_compile wrote, or the pool.json of `shopskill import`",
+            todo="run 02_compile again, or import the file it was made from",
         ) from error
 
 

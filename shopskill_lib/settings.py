@@ -55,7 +55,8 @@ class Settings(Record):
     cap: int = Field(16, ge=1, le=16)
     """Most factors of the initial draft (M16)."""
     draft: str = ""
-    """The skill to measure: skill.md or a JSON list of chunks, or `shipped`; "" for the one compiled in the run."""
+    """The skill to measure: skill.md, a JSON list of chunks or the pool.json of an import, or `shipped`; "" for the one
+    compiled in the run."""
     skill: str = ""
     """What Gate B tests: an online round as `online/round_001`; "" for the skill that Gate A selected."""
     masked_samples: int = Field(1, ge=1)

@@ -70,6 +70,12 @@ def read_skill(path: Path) -> Skill:
     """
     text = read_text(path)
     skill = _from_json(text, path) if path.suffix == ".json" else _from_markdown(text, path)
+    refuse_unusable(skill, path)
+    return skill
+
+
+def refuse_unusable(skill: Skill, path: Path) -> None:
+    """Refuse a skill that cannot be measured chunk by chunk (see `read_skill`); the path is for the message."""
     refusal = {"where": str(path), "allowed": "one or more chunks, each with an id and a text of its own"}
     if not skill.chunks:
         raise InputError("there is no chunk", **refusal, todo="begin every chunk with a line `## Title {#chunk-id}`")
@@ -84,7 +90,6 @@ def read_skill(path: Path) -> Skill:
                 )
             seen[mark] = chunk.title
         _refuse_unfaithful(chunk, path)
-    return skill
 
 
 def _refuse_unfaithful(chunk: Chunk, path: Path) -> None:

@@ -162,11 +162,11 @@ def read_interventions(path: Path) -> tuple[Intervention, ...]:
     The file is a list, or an object with a list `interventions` or `contributions`, of objects with
     `intervention_id` (or `chunk_id`) and, where known, `logical_chunk_id`, `kind`, `operation`, `order`.
     """
-    return _interventions(parse_json(read_text(path), str(path)), path)
+    return interventions_of(parse_json(read_text(path), str(path)), path)
 
 
-def _interventions(document: Any, path: Path) -> tuple[Intervention, ...]:
-    """Validate a list of interventions."""
+def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
+    """Return the factors that a document lists (see `read_interventions`)."""
     if isinstance(document, dict):
         document = document.get("interventions", document.get("contributions"))
     if not isinstance(document, list) or not document or not all(isinstance(item, dict) for item in document):
@@ -229,7 +229,7 @@ def _contributions(document: Any, path: Path, digest: str) -> Columns:
             allowed="a CSV of pairs, or a ShopSimRL contributions.json",
             todo="give the file that holds the masks and rewards of every task",
         )
-    interventions = _interventions(document, path)
+    interventions = interventions_of(document, path)
     rows = [_table_row(row, interventions, f"{path}, observations_table row {k}") for k, row in enumerate(table, 1)]
     names = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name not in FIRST)
     dropped, owed = _left_out(document, len(rows), path)
@@ -277,7 +277,7 @@ def _table_row(row: dict[str, Any], interventions: Sequence[Intervention], where
     if isinstance(task_id, bool) or not isinstance(task_id, str | int | float):
         raise InputError(f"task_id is {task_id!r}", where=where, allowed="a text or a number", todo="fill it in")
     cells = {"task_id": str(task_id).strip(), "mask": _mask_text(row, interventions, where)}
-    more = {"sample": "sample_id", "split": "split", "checkpoint": "checkpoint"}
+    more = {"sample": "sample_id", "split": "split", "checkpoint": "checkpoint", "origin": "origin"}
     cells |= {name: str(row[key]) for name, key in more.items() if row.get(key) is not None}
     return cells | _outcomes(row, where)
 

@@ -111,19 +111,26 @@ def _refuse_unused(settings: Settings) -> None:
             )
 
 
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
-    """Open the generated catalogue, or a real one with its split file."""
+def open_catalogue(settings: Settings) -> Catalogue:
+    """Return the generated catalogue, or a real one with its split file.
+
+    Raises:
+        InputError, ParameterError: see `set_up`.
+    """
     if not settings.catalogue:
-        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    elif settings.splits:
-        read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        splits = load_splits(Path(settings.splits), read)
-        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
-    else:
+        return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    if not settings.splits:
         raise ParameterError(
             "a catalogue is given without splits",
             where="splits",
             allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
             todo="write one: which tasks validate and which test is yours to say (M2)",
         )
+    read = load_catalogue(Path(settings.catalogue), language=settings.language)
+    return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
+
+
+def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
+    """Open the shop of the catalogue in this process."""
+    catalogue = open_catalogue(settings)
     return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)

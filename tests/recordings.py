@@ -1,7 +1,6 @@
 """Recordings of other shops, made up: chat messages with tools, task files of the original, replies in text."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

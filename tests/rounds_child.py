@@ -15,7 +15,7 @@ from shopskill_lib.cards import Card
 from shopskill_lib.compiler import Draft, Source, Version
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.models import Model
-from shopskill_lib.pools import Add, Candidate, Parts, Pool, Rewrite
+from shopskill_lib.pools import Add, Parts, Pool, Rewrite
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
 from shopskill_lib.workbench import Bench
@@ -78,7 +78,7 @@ def rewrite(target: str, text: str, name: str = "candidate-r") -> Rewrite:
 PERSONA = "Use the persona for whatever the request leaves open."
 
 
-def proposing(*rounds: Sequence[Candidate]) -> Callable[..., Draft]:
+def proposing(*rounds: Sequence[Add | Rewrite]) -> Callable[..., Draft]:
     """A compiler that proposes these candidates round by round, whatever the cards say."""
 
     def build(author: Model, cards: Sequence[Card], skill: Skill, **rest: Any) -> Draft:  # noqa: ARG001
@@ -103,7 +103,7 @@ def proposing(*rounds: Sequence[Candidate]) -> Callable[..., Draft]:
     return build
 
 
-def version(candidate: Candidate, card: Card) -> Version:
+def version(candidate: Add | Rewrite, card: Card) -> Version:
     parts = Parts(applicable_when="x", procedure=("y",), verification="z", common_failure="f")
     source = Source(
         card_id=card.card_id, trajectory_id=card.source_trajectory_id, channel=card.channel, steps=card.facts.steps

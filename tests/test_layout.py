@@ -74,6 +74,9 @@ ORDER = [
     "adapters.recorded",
     "adapters.folder",
     "adapters.shopsimrl",
+    "adapters.skillbank",
+    "adapters.assigned",
+    "adapters.gate_folder",
     "adapters.react",
     "adapters.calls",
     "adapters.dialogues",
@@ -123,6 +126,7 @@ ORDER = [
     "report",
     "parameters",
     "run",
+    "adapters.run_folder",
     "adapters.formats",
     "cli",
 ]

@@ -22,7 +22,7 @@ from shopskill_lib.compiler import Draft
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
-from shopskill_lib.pools import Candidate, Pool
+from shopskill_lib.pools import Add, Pool, Rewrite
 from shopskill_lib.rounds import Round, measured, read_round
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
@@ -267,7 +267,7 @@ def test_a_simulated_trainer_trains_no_other_model(bench: Bench) -> None:
         online.rounds(with_(bench, policy_url="http://127.0.0.1:9/v1"), RULE)
 
 
-def propose(monkeypatch: pytest.MonkeyPatch, *rounds: Sequence[Candidate]) -> None:
+def propose(monkeypatch: pytest.MonkeyPatch, *rounds: Sequence[Add | Rewrite]) -> None:
     """Let the compiler propose these candidates, round by round."""
     monkeypatch.setattr(compiler, "build", proposing(*rounds))
 

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 from shopskill_lib.adapters import (
     conversations,
     folder,
+    gate_folder,
     openai_messages,
+    run_folder,
     shopsimrl,
     shopsimulator_files,
+    skillbank,
     slime,
     trl,
     verl,
@@ -18,6 +21,7 @@ from shopskill_lib.adapters import (
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.files import decode, read_bytes
+from shopskill_lib.sources import Columns
 
 
 class Format(NamedTuple):
@@ -36,6 +40,13 @@ class Format(NamedTuple):
 FORMATS = (
     Format("imported", "a folder that `shopskill import` wrote", folder.recognises, folder.load, folder.save),
     Format(
+        gate_folder.NAME,
+        "a ShopSimRL gate: contributions.json, or mask_assignments.json with traces.jsonl and a folder `bare`",
+        gate_folder.recognises,
+        gate_folder.read,
+        gate_folder.write,
+    ),
+    Format(
         "shopsimrl-run",
         "a ShopSimRL run directory: manifest.json, traces.jsonl, summary.json",
         shopsimrl.recognises_run,
@@ -48,6 +59,34 @@ FORMATS = (
         shopsimrl.recognises,
         shopsimrl.read,
         shopsimrl.write,
+    ),
+    Format(
+        skillbank.BANK,
+        f"a JSON document of {skillbank.BANK_SCHEMA}",
+        skillbank.recognises_bank,
+        skillbank.read_bank,
+        skillbank.write_bank,
+    ),
+    Format(
+        skillbank.POOL,
+        f"a JSON document of {skillbank.POOL_SCHEMA}",
+        skillbank.recognises_pool,
+        skillbank.read_pool,
+        skillbank.write_pool,
+    ),
+    Format(
+        run_folder.NAME,
+        "a run folder of ours, with episodes/",
+        run_folder.recognises,
+        run_folder.read,
+        run_folder.write,
+    ),
+    Format(
+        skillbank.OURS,
+        "a skill of ours: skill.md, or a JSON list of {chunk_id, title, text}",
+        skillbank.recognises_ours,
+        skillbank.read_ours,
+        skillbank.write_ours,
     ),
     Format(
         shopsimulator_files.NAME,
@@ -130,12 +169,14 @@ def first_document(path: Path) -> Any:
         return None
     with path.open("rb") as file:
         first = next((line for line in file if line.strip()), b"")
-    for part in (lambda: first, lambda: read_bytes(path)):
-        try:
-            return json.loads(decode(part(), path))
-        except (ValueError, RecursionError):
-            continue
-    return None
+    try:
+        return json.loads(decode(first, path))
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(decode(read_bytes(path), path))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _glimpse(path: Path) -> str:
@@ -194,6 +235,27 @@ def unheld(before: Import, after: Import) -> tuple[str, ...]:
         lost = sum(getattr(one, name) != getattr(other, name) for one, other in pairs)
         if lost and name != "source":
             said.append(f"{name} is not held as it was in {lost} episodes")
-    parts = (part for part in ("skill", "pool", "gate") if getattr(before, part) is not None)
+    parts = (part for part in ("skill", "pool") if getattr(before, part) is not None)
     said += [f"the {part} is not held as it was" for part in parts if getattr(before, part) != getattr(after, part)]
+    return (*said, *_unheld_gate(before.gate, after.gate))
+
+
+def _unheld_gate(before: Columns | None, after: Columns | None) -> tuple[str, ...]:
+    """Return what differs between two gates, numbers compared by value."""
+    if before is None or after is None:
+        return ("the gate is not held",) if before is not None else ()
+    said = ["the factors are not held as they were"] if before.interventions != after.interventions else []
+    lost = [name for name, cells in before.cells.items() if list(map(_value, cells)) != _values(after, name)]
+    said += [f"of the gate, not held as they were: {', '.join(lost)}"] if lost else []
     return tuple(said)
+
+
+def _values(gate: Columns, name: str) -> list[float | str]:
+    return list(map(_value, gate.cells.get(name, ())))
+
+
+def _value(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,9 @@ TRACED = (NAME, RUN, "shopsimrl-gate")
 """Formats whose episodes are traces."""
 
 TRACES, MANIFEST, SUMMARY = "traces.jsonl", "manifest.json", "summary.json"
+
+OPERATIONAL = ("transport", "concurrency")
+"""Parts of a trace's provenance that no result depends on (reference 3.9)."""
 
 
 class _Part(BaseModel):
@@ -202,6 +205,17 @@ def read_traces(path: Path, name: str, file: str = "") -> tuple[tuple[RecordedEp
         rest = kept(document, _built(episodes[-1]))
         remainders.append(Remainder(trajectory_id=trace.episode_id, rest=rest))
     return tuple(episodes), tuple(remainders)
+
+
+def settings_of(episode: RecordedEpisode, remainder: Remainder) -> dict[str, Any]:
+    """Return what a trace says of model, environment, prompt and runtime, without what no result depends on."""
+    provenance = given_back(_built(episode), remainder.rest, _where(episode)).get("provenance") or {}
+    told = {name: provenance.get(name) for name in ("model", "environment", "prompt", "runtime")}
+    return {name: _without(part, OPERATIONAL) for name, part in told.items()}
+
+
+def _without(part: Any, names: Container[str]) -> Any:
+    return {key: value for key, value in part.items() if key not in names} if isinstance(part, dict) else part
 
 
 def _episode(trace: _Trace, source: Source, where: str) -> RecordedEpisode:

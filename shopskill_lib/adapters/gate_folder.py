@@ -1,0 +1,240 @@
+"""ShopSimRL gate folders: masks and outcomes from a contributions file, or from assignments and traces.
+
+Reference 3.9 and 3.13. The bare run stands in a folder `bare` of the gate's, or where the gate's files say.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shopskill_lib.adapters import assigned, shopsimrl
+from shopskill_lib.adapters.lossless import read_json, refusal
+from shopskill_lib.adapters.recorded import Import, lacking
+from shopskill_lib.errors import DesignError, InputError
+from shopskill_lib.files import write_bytes, write_json
+from shopskill_lib.sources import Columns, read_columns
+
+NAME = "shopsimrl-gate"
+CONTRIBUTIONS = ("shopsimrl-chunk-contributions-v1", "shopsimrl-online-chunk-contributions-v2")
+BARE = "bare"
+BARE_RUN = ("bare_run_dir", "run_dir")
+"""Names under which a gate's files tell where the bare run is."""
+
+
+class _Files(NamedTuple):
+    """The documents of a gate folder that matter."""
+
+    contributions: Path | None
+    assignments: Path | None
+    others: tuple[Path, ...]
+    """Manifests and the like."""
+
+
+def recognises(path: Path, first: Any) -> bool:
+    """Tell whether this is a gate folder, or a contributions file by itself."""
+    if path.is_dir():
+        found = _files(path)
+        return found.contributions is not None or found.assignments is not None
+    return isinstance(first, dict) and first.get("schema_version") in CONTRIBUTIONS
+
+
+def columns(path: Path) -> Columns:
+    """Return the pairs of a gate folder, one row a pair.
+
+    Raises:
+        InputError: it holds neither a contributions file nor assignments with traces, or the bare run is not here.
+        DesignError: its files disagree on a mask, or an episode was shown something else than assigned (M20).
+    """
+    found = _files(path)
+    masks = None
+    if found.assignments is not None:
+        masks = assigned.read(read_json(found.assignments), found.assignments)
+    if found.contributions is not None:
+        read = read_columns(found.contributions)
+        if masks is not None:
+            _refuse_other_masks(read, masks, found.contributions)
+        return read
+    if masks is None:
+        raise InputError(
+            "this folder holds no gate",
+            where=str(path),
+            allowed="contributions.json, or mask_assignments.json with traces.jsonl and the bare run; a run folder of "
+            "shopskill with observations.csv; a folder that `shopskill import` wrote",
+            todo="give the folder of a gate, or a file of pairs",
+        )
+    masked = shopsimrl.read_traces(path / shopsimrl.TRACES, NAME)
+    bare = shopsimrl.read_traces(_bare(path, found) / shopsimrl.TRACES, NAME, f"{BARE}/{shopsimrl.TRACES}")
+    made = assigned.pair(masks, masked, bare, path.name)
+    return replace(made, budget=_whole(_named(found.others, ("active_skill_budget",))))
+
+
+def read(path: Path) -> Import:
+    """Read a gate with its traces; every other file is kept as it is.
+
+    Raises:
+        InputError, DesignError: see `columns`.
+    """
+    if path.is_file():
+        gate = read_columns(path)
+        return Import(NAME, gate=gate, files={path.name: path.read_bytes()}, lacks=_lacks(0))
+    runs = [file for file in (shopsimrl.TRACES, f"{BARE}/{shopsimrl.TRACES}") if (path / file).is_file()]
+    traces = [shopsimrl.read_traces(path / file, NAME, file) for file in runs]
+    episodes = tuple(episode for run in traces for episode in run[0])
+    files = {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and str(file.relative_to(path)) not in runs
+    }
+    return Import(
+        NAME,
+        episodes=episodes,
+        remainders=tuple(remainder for run in traces for remainder in run[1]),
+        gate=columns(path),
+        files=files,
+        lacks=(*_lacks(len(runs)), *(lacking(episodes) if episodes else ())),
+    )
+
+
+def write(imported: Import, path: Path) -> None:
+    """Write a gate folder: as its source was, or, of a gate from elsewhere, a contributions file without estimates.
+
+    Raises:
+        InputError: there is no gate.
+    """
+    if imported.gate is None:
+        raise refusal("there is no gate", str(path), "an import of a gate, or a run folder with observations.csv")
+    if imported.format != NAME:
+        write_json(path / "contributions.json", _contributions(imported.gate))
+        return
+    for name, content in imported.files.items():
+        write_bytes(path / name, content)
+    for file in dict.fromkeys(episode.source.file for episode in imported.episodes):
+        chosen = [k for k, episode in enumerate(imported.episodes) if episode.source.file == file]
+        own = replace(
+            imported,
+            episodes=tuple(imported.episodes[k] for k in chosen),
+            remainders=tuple(imported.remainders[k] for k in chosen),
+        )
+        shopsimrl.write(own, path / file)
+
+
+def _files(path: Path) -> _Files:
+    """Sort the JSON documents of a folder by their schema, the usual names first."""
+    found: dict[str, Path] = {}
+    others = []
+    for file in sorted(path.glob("*.json")):
+        schema = _schema(file)
+        kind = "contributions" if schema in CONTRIBUTIONS or file.name == "contributions.json" else ""
+        kind = "assignments" if schema in assigned.SCHEMAS else kind
+        if kind in found:
+            raise refusal(f"{found[kind].name} and {file.name} are both {kind}", str(path), "one gate a folder")
+        if kind:
+            found[kind] = file
+        else:
+            others.append(file)
+    return _Files(found.get("contributions"), found.get("assignments"), tuple(others))
+
+
+def _schema(file: Path) -> object:
+    try:
+        document = json.loads(file.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        return None
+    return document.get("schema_version") if isinstance(document, dict) else None
+
+
+def _bare(path: Path, found: _Files) -> Path:
+    """Return the folder of the bare run."""
+    told = _named(found.others, BARE_RUN)
+    places = [path / BARE, *([path / told, Path(told)] if isinstance(told, str) else [])]
+    place = next((place for place in places if (place / shopsimrl.TRACES).is_file()), None)
+    if place is None:
+        raise InputError(
+            "the bare run is not here" + (f"; the gate's files name {told}" if told else ""),
+            where=str(path),
+            allowed=f"its {shopsimrl.TRACES} in a folder {BARE!r} of the gate's, or where the gate's manifest says",
+            todo=f"copy or link the bare run's directory to {path / BARE}",
+        )
+    return place
+
+
+def _named(files: tuple[Path, ...], names: tuple[str, ...]) -> Any:
+    """Return the first value under one of these names, the first name first, at any depth; None without any."""
+    documents = [read_json(file) for file in files]
+    values = (value for name in names for document in documents for value in _under(document, name))
+    return next(values, None)
+
+
+def _under(document: Any, name: str) -> Iterator[Any]:
+    if isinstance(document, dict):
+        if document.get(name) is not None:
+            yield document[name]
+        for value in document.values():
+            yield from _under(value, name)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _under(value, name)
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _refuse_other_masks(read: Columns, masks: assigned.Assigned, path: Path) -> None:
+    """Refuse a contributions file whose masks are not the assigned ones."""
+    samples = read.cells.get("sample", ["0"] * read.rows)
+    for task_id, sample, mask in zip(read.cells["task_id"], samples, read.cells["mask"], strict=True):
+        given = masks.masks.get((task_id, int(sample or 0)))
+        if given != mask:
+            raise DesignError(
+                f"the mask of task {task_id}, sample {sample} is {mask}, the assigned one {given}",
+                where=str(path),
+                allowed="masks that were assigned before the first rollout (M17)",
+                todo="find out which file belongs to this gate; do not fit it",
+            )
+
+
+def _lacks(runs: int) -> tuple[str, ...]:
+    if runs == 2:
+        return ()
+    return ("traces of both runs: not here; no proof that masks were shown as assigned (M20), no costs beside them",)
+
+
+def _contributions(gate: Columns) -> dict[str, Any]:
+    """Return the pairs as a contributions document; it states no estimate, since none was read."""
+    factors = [
+        {
+            "intervention_id": item.intervention_id,
+            "logical_chunk_id": item.slot,
+            "kind": item.kind,
+            "operation": item.operation,
+            "order": item.order,
+            "title": item.title,
+        }
+        for item in gate.interventions
+    ]
+    return {
+        "schema_version": CONTRIBUTIONS[1],
+        "observations": gate.rows,
+        "requested_observations": gate.rows + gate.owed,
+        "dropped_episode_ids": list(gate.dropped),
+        "active_skill_budget": gate.budget,
+        "contributions": factors,
+        "observations_table": [_table_row(gate, row) for row in range(gate.rows)],
+    }
+
+
+def _table_row(gate: Columns, row: int) -> dict[str, Any]:
+    """Return one pair; outcomes other than reward and its parts have no place in such a document."""
+    cells = {name: column[row] for name, column in gate.cells.items()}
+    ids = [item.intervention_id for item in gate.interventions]
+    about = {"sample_id": "sample", "split": "split", "checkpoint": "checkpoint", "origin": "origin"}
+    outcomes = [name for name in cells if name.removeprefix("bare_").startswith(("reward", "r_"))]
+    return {
+        "task_id": cells["task_id"],
+        **{field: cells[name] for field, name in about.items() if name in cells},
+        "mask": {name: int(bit) for name, bit in zip(ids, cells["mask"], strict=True)},
+        **{name: float(cells[name]) if cells[name] else None for name in outcomes},
+    }
