@@ -83,7 +83,7 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
 def _message(entry: Any, where: str) -> dict[str, Any]:
     """Return one entry as a chat message."""
     speaker = entry.get("from") if isinstance(entry, dict) else None
-    if speaker not in _ROLES:
+    if not isinstance(speaker, str) or speaker not in _ROLES:
         raise refusal(f"from is {speaker!r}"[:200], where, f"one of {', '.join(_ROLES)}")
     value = entry.get("value")
     if not isinstance(value, str):

@@ -14,7 +14,7 @@ from shopskill_lib.adapters.react import action_in, labels
 from shopskill_lib.records import PriceResolution, Purchase
 from shopskill_lib.shops.embedded import parse_action
 from shopskill_lib.shops.pages import BUY as BUY_LABEL
-from shopskill_lib.shops.separated import SeparatedPage, read_separated, request_of
+from shopskill_lib.shops.separated import SeparatedPage, read_separated, request_of, tells_request
 from shopskill_lib.trajectories import DETAIL, LEAVE, Turn
 
 BUY = "buy_now"
@@ -69,7 +69,7 @@ def bought(turns: Sequence[Turn]) -> Purchase | None:
 def _instruction(messages: Sequence[Message], where: str) -> str | None:
     """Return the request: what the first user message tells that shows one, else all of the first."""
     said = [content(message, where) for message in messages if message["role"] == "user"]
-    first = next((text for text in said if "Instruction:" in text), said[0] if said else "")
+    first = next(filter(tells_request, said), said[0] if said else "")
     return request_of(first) or None
 
 
@@ -90,7 +90,8 @@ def _written(messages: Sequence[Message], where: str) -> tuple[tuple[Turn, ...],
     Replies before the first page that shows a request are part of the prompt. Without any action there is no turn,
     nor where a reply names several: which of them was carried out is not told.
     """
-    start = next((n for n, one in enumerate(messages) if "Instruction:" in content(one, where)), 0)
+    asked = (n for n, one in enumerate(messages) if one["role"] == "user" and tells_request(content(one, where)))
+    start = next(asked, 0)
     turns: list[Turn] = []
     pages: list[str] = []
     for message in messages[start:]:

@@ -97,6 +97,11 @@ def split_footer(text: str) -> tuple[str, tuple[str, ...] | None]:
     return text[: match.start()], tuple(buttons) if known else None
 
 
+def tells_request(text: str) -> bool:
+    """Tell whether a message heads a request as such: ``Instruction:``, or ``Shopper:`` at its start."""
+    return "Instruction:" in text or text.lstrip().startswith("Shopper:")
+
+
 def request_of(text: str) -> str:
     """Return the task that a first message tells: of its page, or below ``Instruction:`` or ``Shopper:``, else all."""
     page = read_separated(text)
