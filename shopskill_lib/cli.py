@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shopskill_lib import distil, gates, status
 from shopskill_lib.adapters import folder, formats
-from shopskill_lib.adapters.recorded import as_trajectories
+from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import write_json
@@ -136,13 +136,14 @@ def _simulate(options: argparse.Namespace) -> str:
 
 def _cards(options: argparse.Namespace) -> str:
     """Make success cards of recordings, in the language of most requests unless told otherwise."""
-    trajectories = as_trajectories(formats.read(options.file).episodes)
+    episodes = formats.read(options.file).episodes
+    trajectories = as_trajectories(episodes)
     han = sum(any(map(is_han, trajectory.instruction)) for trajectory in trajectories)
     given = {"language": "zh" if 2 * han > len(trajectories) else "en"} | dict(
         text.partition("=")[::2] for text in options.overrides
     )
     settings = Settings.of_texts(given, distil.RECORDED).relative_to(Path.cwd())
-    return distil.report_recordings(trajectories, settings, options.out)
+    return "\n".join([distil.report_recordings(trajectories, settings, options.out), *unreadable(episodes)])
 
 
 def _import(options: argparse.Namespace) -> str:

@@ -69,20 +69,20 @@ def test_the_simulated_author_sees_what_pages_of_the_original_show(language: str
     assert not re.search("|".join([CUP, TITLES[language], SHOPS[language]]), texts)
 
 
-def shopskill(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shopskill_lib.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+def shopskill(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shopskill_lib.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_commands_on_the_real_recordings_and_on_the_made_up_file(shared: Path, tmp_path: Path) -> None:
     source = shared / "data" / "shopsim_traces" / "sft_messages.jsonl"
-    done = shopskill("import", str(source), "--out", "kept", cwd=tmp_path)
+    done = shopskill("import", source, "--out", tmp_path / "kept")
     assert done.returncode == 0, done.stderr
     assert "read as openai-messages\n12 episodes of 12 tasks, 0 with a reward, 0 failed" in done.stdout
     assert "reward: not told in any of 12 episodes; completed purchases are taken as demonstrations" in done.stdout
-    made = shopskill("cards", "kept", "--out", "cards", cwd=tmp_path)
+    made = shopskill("cards", tmp_path / "kept", "--out", tmp_path / "cards")
     assert made.returncode == 0 and "simulated: 12 trajectories analysed, 12 cards" in made.stdout
     reference = (shared / "reference" / "shopsimulator_http.md").read_text(encoding="utf-8")
     (tmp_path / "7.json").write_text(re.findall("```json\n(.*?)```", reference, re.DOTALL)[-1], encoding="utf-8")
-    failed = shopskill("cards", "7.json", "--out", "none", cwd=tmp_path)
+    failed = shopskill("cards", tmp_path / "7.json", "--out", tmp_path / "none")
     assert failed.returncode == 2 and "none of 1 trajectories is a success" in failed.stderr

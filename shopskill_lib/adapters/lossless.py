@@ -68,7 +68,7 @@ def typed(kind: type[M], document: Any, where: str) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the entry"
-        found = "is not there" if first["type"] == "missing" else f"is {str(first['input'])[:60]!r}"
+        found = "is not there" if first["type"] == "missing" else f"is {first['input']!r:.60}"
         raise refusal(f"{field} {found}", where, first["msg"]) from error
 
 

@@ -146,12 +146,20 @@ def latest(episodes: Iterable[RecordedEpisode]) -> tuple[RecordedEpisode, ...]:
 
 
 def as_trajectories(episodes: Sequence[RecordedEpisode]) -> tuple[Trajectory, ...]:
-    """Return recorded episodes as analysts read them; failed attempts are left out.
+    """Return recorded episodes as analysts read them; those that `unreadable` counts are left out.
 
     Raises:
-        InputError: an episode lacks what an analyst needs, or only some have a reward.
+        InputError: none tells what an analyst needs, or only some have a reward.
     """
-    chosen = latest(episodes)
+    chosen = [episode for episode in latest(episodes) if not _untold(episode)]
+    if not chosen:
+        first = next(iter(latest(episodes)), None)
+        raise InputError(
+            "there is no completed episode" if first is None else f"no episode tells its {', '.join(_untold(first))}",
+            where=episodes[0].source.file if episodes else "the source",
+            allowed="completed episodes with request, turns and ending",
+            todo="give another source: without them there are no cards",
+        )
     without = [episode.trajectory_id for episode in chosen if episode.reward is None]
     if 0 < len(without) < len(chosen):
         raise InputError(
@@ -163,25 +171,31 @@ def as_trajectories(episodes: Sequence[RecordedEpisode]) -> tuple[Trajectory, ..
     return tuple(map(_trajectory, chosen))
 
 
+def unreadable(episodes: Sequence[RecordedEpisode]) -> tuple[str, ...]:
+    """Say what `as_trajectories` leaves out: failed attempts, and episodes that do not tell what an analyst needs."""
+    failed = sum(episode.status == "failed" for episode in episodes)
+    silent = [_untold(episode) for episode in latest(episodes) if _untold(episode)]
+    names = ", ".join(dict.fromkeys(name for untold in silent for name in untold))
+    said = [f"{failed} failed attempts left out: an error is no result (I20)"] if failed else []
+    return (*said, *([f"{len(silent)} episodes left out: {names} not told"] if silent else []))
+
+
+def _untold(episode: RecordedEpisode) -> list[str]:
+    """Return what an analyst needs and the episode does not tell."""
+    return [name for name in ("instruction", "turns", "ending") if getattr(episode, name) is None]
+
+
 def _trajectory(episode: RecordedEpisode) -> Trajectory:
-    """Return one episode as a trajectory."""
-    if episode.instruction is None or episode.turns is None or episode.ending is None:
-        lacks = [name for name in ("instruction", "turns", "ending") if getattr(episode, name) is None]
-        raise InputError(
-            f"trajectory {episode.trajectory_id!r} does not tell its {', '.join(lacks)}",
-            where=f"{episode.source.file}, line {episode.source.line}",
-            allowed="episodes with request, turns and ending",
-            todo="leave this episode out; without them there are no cards",
-        )
+    """Return an episode that tells enough as a trajectory."""
     parts = episode.parts or {}
     return Trajectory(
         trajectory_id=episode.trajectory_id,
         task_id=episode.trajectory_id if episode.task_id is None else episode.task_id,
-        instruction=episode.instruction,
+        instruction=episode.instruction or "",
         persona=episode.persona,
         hints=episode.hints or (),
-        turns=episode.turns,
-        ending=episode.ending,
+        turns=episode.turns or (),
+        ending=episode.ending or "",
         reward=episode.reward,
         parts={name: parts[name] for name in PARTS} if parts.keys() >= set(PARTS) else None,
         purchase=episode.purchase,

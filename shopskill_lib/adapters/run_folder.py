@@ -137,14 +137,13 @@ def _known(path: Path, notes: list[str]) -> tuple[_Known, Pool | None]:
     settings = _tried(lambda: Settings.of_run(path), "requests and personas", notes)
     if settings is None:
         return _Known({}, None, _grouped(_chunks(path, None, ""))), None
-    tasks = _tried(lambda: _tasks(settings), "requests and personas", notes)
+    tasks, digest = _tried(lambda: _tasks(settings), "requests and personas", notes) or ({}, None)
     drafted = bool(settings.draft) or (path / protocol.DRAFT).exists()
     pool = _tried(lambda: protocol.read_draft(settings, path), "the draft", notes) if drafted else None
-    texts = _grouped(_chunks(path, pool, settings.seed_skill))
-    return _Known(*(tasks or ({}, None)), texts), pool
+    return _Known(tasks, digest, _grouped(_chunks(path, pool, settings.seed_skill))), pool
 
 
-def _tasks(settings: Settings) -> tuple[dict[str, Task], str]:
+def _tasks(settings: Settings) -> tuple[dict[str, Task], str | None]:
     """Return the tasks as the policy saw them, and the fingerprint of all."""
     catalogue = workbench.open_catalogue(settings)
     without = {} if settings.persona else {"persona": None}

@@ -17,7 +17,7 @@ from shopskill_lib.text import tidy
 BANK, POOL, OURS = "shopsimrl-skillbank", "shopsimrl-pool", "skill"
 BANK_SCHEMA, POOL_SCHEMA = "shopsimrl-skillbank-v1", "shopsimrl-skill-candidate-pool-v1"
 
-_HEADED = re.compile(r"#{3,6}[ \t]+(?P<title>[^\n]*\S)[ \t]*\n+(?P<text>.*\S)", re.DOTALL)
+_HEADED = re.compile(r"#{3,6}[ \t]+(?P<title>[^\n]*\S)[ \t]*\n+(?P<text>.*)", re.DOTALL)
 """A text that begins with a heading of its own."""
 
 
@@ -176,7 +176,7 @@ def _chunks(skills: list[_Skill], field: str, path: Path) -> tuple[Chunk, ...]:
 
 def _chunk(name: str, content: str, about: _About | None) -> Chunk:
     """Part a text into title and body; without a heading its title is told beside it, or its id."""
-    headed = _HEADED.fullmatch(content.strip())
+    headed = _HEADED.fullmatch(content.strip("\n"))
     if headed:
         return Chunk(chunk_id=name, title=headed["title"], text=headed["text"])
     return Chunk(chunk_id=name, title=tidy((about and about.title) or name), text=content.strip())
@@ -185,7 +185,7 @@ def _chunk(name: str, content: str, about: _About | None) -> Chunk:
 def _candidate(one: _Candidate, where: str) -> Foreign:
     about = one.metadata or _About()
     chunk = _chunk(one.candidate_id, one.content, about)
-    if not chunk.text:
+    if not chunk.text.strip():
         raise refusal("content is empty", where, "a text")
     return Foreign(
         operation=one.operation,
@@ -201,7 +201,7 @@ def _candidate(one: _Candidate, where: str) -> Foreign:
 def _lacks(skills: list[_Skill]) -> tuple[str, ...]:
     """Say which texts are not measured, and which are shown with a title that they had not."""
     off = [skill.skill_id for skill in skills if not skill.enabled]
-    bare = [skill.skill_id for skill in skills if skill.enabled and not _HEADED.fullmatch(skill.content.strip())]
+    bare = [skill.skill_id for skill in skills if skill.enabled and not _HEADED.fullmatch(skill.content.strip("\n"))]
     said = [f"disabled there, so no chunk here: {', '.join(off)}"] if off else []
     said += [f"without a heading there; shown here under title or id: {', '.join(bare)}"] if bare else []
     return tuple(said)
