@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import elsewhere
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from shopskill_lib.adapters.recorded import Import, RecordedEpisode, as_trajecto
 from shopskill_lib.errors import InputError
 
 MODULES = {"verl": verl, "trl": trl, "slime": slime}
+READERS = {"openai-messages": openai_messages, "sharegpt": conversations, **MODULES}
 TALK: list[Json] = task_file("en")["conversation"]
 CALLED: list[Json] = recording()["messages"]
 
@@ -99,6 +101,27 @@ def test_chat_messages_are_written_as_rows_and_read_back(name: str, write: Write
     formats.export(before, formats.named(name), tmp_path / "rows.jsonl")
     after = as_trajectories(MODULES[name].read(tmp_path / "rows.jsonl").episodes)
     assert after == as_trajectories(before.episodes)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_other_imports_are_written_as_rows_as_far_as_they_go(name: str, tmp_path: Path) -> None:
+    """Failed attempts are left out, a program that stood in for the model is said, and nothing is made up."""
+    whole, bare = elsewhere.trace(1, language="zh"), elsewhere.trace(2)
+    whole["provenance"]["model"]["simulated"] = True
+    found = formats.read(elsewhere.write_lines(tmp_path / "traces.jsonl", [whole, elsewhere.failed(3)]))
+    lost = formats.export(found, formats.named(name), tmp_path / "rows.jsonl")
+    (after,) = READERS[name].read(tmp_path / "rows.jsonl").episodes
+    assert after.simulated and after.reward == found.episodes[0].reward
+    assert "1 of 2 episodes are held" in lost and any(said.startswith("parts is not held") for said in lost)
+    assert [turn.action for turn in after.turns or ()] == ["search[外套 jacket]"]
+    bare["conversation"] = None
+    silent = formats.read(elsewhere.write_lines(tmp_path / "silent.jsonl", [bare]))
+    with pytest.raises(InputError, match=r"silent\.jsonl, line 1: trajectory .* has no messages"):
+        formats.export(silent, formats.named(name), tmp_path / "none.jsonl")
+    skill = Import(format="skill")
+    with pytest.raises(InputError, match="the import of skill: there is no completed episode"):
+        formats.export(skill, formats.named(name), tmp_path / "none.jsonl")
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +245,6 @@ ROWS: dict[str, Any] = {
         lambda said, more: {**more, "prompt": said, "response": "x" + said, "status": "completed"}, WORDS, EXTRA
     ),
 }
-READERS = {"openai-messages": openai_messages, "sharegpt": conversations, **MODULES}
 
 
 def _unplaced(found: Import) -> list[Json]:

@@ -99,10 +99,9 @@ def _written(messages: Sequence[Message], where: str) -> tuple[tuple[Turn, ...],
         if message["role"] != "assistant":
             pages += [text] if message["role"] in ("user", "tool") else []
             continue
-        action = action_in(text) if labels(text) < 2 else None
         if labels(text) > 1:
             return (), None
-        page = "\n".join(pages)
+        action, page = action_in(text), "\n".join(pages)
         turns.append(Turn(step=len(turns) + 1, page=page, action=action, fault=None if action else NO_ACTION))
         pages = []
     acted = any(turn.action is not None for turn in turns)

@@ -53,8 +53,6 @@ def halves(episode: RecordedEpisode) -> tuple[list[dict[str, Any]], list[dict[st
 def _text_or_messages(name: str, value: Any, where: str) -> str | list[Any]:
     if _is_tokens(value):
         refuse_tokens({name: value}, where)
-    if isinstance(value, dict):
-        return [value]
     if value is None or isinstance(value, str | list):
         return value or ""
     raise refusal(f"{name} is a {type(value).__name__}", where, "a text, or a list of chat messages")

@@ -59,11 +59,11 @@ def read_rows(path: Path, name: str, typed: Typed, built: Built) -> Import:
     """
     episodes, remainders = [], []
     for row in _rows(path):
-        told = typed(row.document, row.where)
+        told = typed(row.document, row.where) | {"simulated": row.document.get("simulated") is True}
         told.setdefault("trajectory_id", f"{Path(row.file).stem if path.is_dir() else 'row'}-{row.number:06d}")
         source = Source(format=name, file=row.file, line=row.line)
         episodes.append(recorded(source, told))
-        rest = kept(row.document, built(episodes[-1]))
+        rest = kept(row.document, _marked(episodes[-1], built))
         remainders.append(Remainder(trajectory_id=episodes[-1].trajectory_id, rest=rest))
     refuse_repeated(episodes, str(path))
     return Import(format=name, episodes=tuple(episodes), remainders=tuple(remainders), lacks=lacking(episodes))
@@ -79,14 +79,22 @@ def write_rows(imported: Import, path: Path, name: str, built: Built) -> None:
         InputError: a record lacks what the format needs, or was changed after it was read.
     """
     if imported.format != name:
-        _write(path, [built(episode) for episode in latest(imported.episodes)])
+        found = latest(imported.episodes)
+        if not found:
+            raise refusal("there is no completed episode", f"the import of {imported.format}", "an import of episodes")
+        _write(path, [_marked(episode, built) for episode in found if messages_of(episode)])
         return
     files: dict[str, list[Document]] = {}
     for episode, remainder in zip(imported.episodes, imported.remainders, strict=True):
-        document = given_back(built(episode), remainder.rest, f"trajectory {episode.trajectory_id}")
+        document = given_back(_marked(episode, built), remainder.rest, f"trajectory {episode.trajectory_id}")
         files.setdefault(episode.source.file, []).append(document)
     for file, documents in files.items():
         _write(path if len(files) == 1 else path / file, documents)
+
+
+def _marked(episode: RecordedEpisode, built: Built) -> dict[str, Any]:
+    """Return what a format writes, with a mark where a program stood in for the model."""
+    return built(episode) | ({"simulated": True} if episode.simulated else {})
 
 
 def recorded(source: Source, told: Mapping[str, Any]) -> RecordedEpisode:
