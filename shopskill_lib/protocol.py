@@ -76,7 +76,7 @@ def read_draft(settings: Settings, folder: Path) -> Pool:
                 allowed="a run folder in which 02_compile has run",
                 todo=f"run 01_cards and 02_compile first, or give draft a path or {SHIPPED!r}",
             )
-        pool = _compiled(path)
+        pool = read_pool(path)
     if len(pool.versions) > CAP:
         raise InputError(
             f"the draft has {len(pool.versions)} factors",
@@ -90,11 +90,15 @@ def read_draft(settings: Settings, folder: Path) -> Pool:
 def _given(path: Path) -> Pool:
     """Read a draft that is given: a skill document, or a file with a pool."""
     holds_pool = path.suffix == ".json" and read_text(path).lstrip().startswith("{")
-    return _compiled(path) if holds_pool else Pool.of_skill(read_skill(path))
+    return read_pool(path) if holds_pool else Pool.of_skill(read_skill(path))
 
 
-def _compiled(path: Path) -> Pool:
-    """Read the pool of a compiled draft, or of an import."""
+def read_pool(path: Path) -> Pool:
+    """Read the pool of a compiled draft, or of an import.
+
+    Raises:
+        InputError: the file holds none, or is damaged.
+    """
     document = parse_json(read_text(path), str(path))
     try:
         return Pool.model_validate_json(canonical(document["pool"]))

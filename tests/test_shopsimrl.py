@@ -120,6 +120,8 @@ def test_gold_stands_in_no_public_file_of_an_import(traces: Path, tmp_path: Path
     for word in (*elsewhere.GOLD, "target_asin_match", "price_upper"):
         assert word in held["source.jsonl"]
         assert [name for name, text in held.items() if word in text] == ["source.jsonl"]
+    told = "".join(trajectory.model_dump_json() for trajectory in as_trajectories(found.episodes))
+    assert elsewhere.REQUEST["zh"] in told and not any(word in told for word in elsewhere.GOLD)
     with pytest.raises(FirewallError, match="is privileged"):
         folder.save(Import("x", episodes=found.remainders, remainders=found.remainders), tmp_path / "b")  # type: ignore[arg-type]
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from shopskill_lib import chronicle, protocol, workbench
+from shopskill_lib import protocol, workbench
 from shopskill_lib.adapters.lossless import given_back, kept, refusal
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking
 from shopskill_lib.errors import ShopskillError
-from shopskill_lib.files import write_bytes
+from shopskill_lib.files import parse_json, read_text, write_bytes
 from shopskill_lib.jsonl import read_lines
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Episode, Hint, Reused, Step, Task, canonical, make_treatment
@@ -160,8 +160,8 @@ def _chunks(path: Path, pool: Pool | None, seed_skill: str) -> Iterator[Chunk]:
     for file in sorted(path.rglob(protocol.SELECTED)):
         yield from protocol.read_selected(file.parent).chunks
     for file in sorted((path / protocol.ROUNDS).glob(f"*/{protocol.DRAFT}")):
-        round_pool = chronicle.read_draft(file).pool
-        yield from () if round_pool is None else round_pool.versions.values()
+        if parse_json(read_text(file), str(file)).get("pool") is not None:
+            yield from protocol.read_pool(file).versions.values()
 
 
 def _grouped(chunks: Iterable[Chunk]) -> dict[str, tuple[str, ...]]:
@@ -230,7 +230,7 @@ def _recorded(episode: Episode, known: _Known, source: Source) -> RecordedEpisod
         usage=episode.usage,
         started_at=episode.started_at,
         ended_at=episode.ended_at,
-        status="completed" if episode.status == "scored" else "failed",
+        status="failed" if episode.status == "error" else "completed",
         error=episode.error,
         simulated=episode.simulated,
         source=source,
