@@ -77,7 +77,7 @@ UNUSABLE: list[tuple[Any, str]] = [
     ([1], "the entry is a list"),
     (recording() | {"trajectory_id": ""}, "trajectory_id is ''"),
     (recording() | {"task_id": ["7"]}, r"task_id is \['7'\]"),
-    (recording() | {"messages": [1]}, "something else than messages"),
+    (recording() | {"messages": [1]}, "messages.0: something else than a message"),
     (recording() | {"tools": {"a": 1}}, "tools is a dict"),
     (_messages(lambda messages: messages[1].update(role="narrator")), "messages.1: role is 'narrator'"),
     (_messages(lambda messages: messages.pop(3)), "the call search_products has no answer"),

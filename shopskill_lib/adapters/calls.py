@@ -31,19 +31,23 @@ class Exchange(NamedTuple):
 def checked(messages: Any, where: str) -> tuple[dict[str, Any], ...]:
     """Return messages as they are, if every one has a role and content of OpenAI's form.
 
+    Args:
+        messages: the value of a field.
+        where: its place, the field's name at the end.
+
     Raises:
         InputError: the field that has not, by its place.
     """
     if not isinstance(messages, list):
-        raise refusal(f"messages is a {type(messages).__name__}", where, "a list of chat messages")
+        raise refusal(f"this is a {type(messages).__name__}", where, "a list of chat messages")
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise refusal("messages holds something else than messages", where, "objects with role and content")
+            raise refusal("something else than a message", f"{where}.{number}", "an object with role and content")
         if message.get("role") not in ROLES:
             allowed = f"a role of {', '.join(ROLES)}"
-            raise refusal(f"role is {message.get('role')!r}", f"{where}, messages.{number}", allowed)
-        content(message, f"{where}, messages.{number}")
-        _made(message, f"{where}, messages.{number}")
+            raise refusal(f"role is {message.get('role')!r}", f"{where}.{number}", allowed)
+        content(message, f"{where}.{number}")
+        _made(message, f"{where}.{number}")
     return tuple(messages)
 
 
@@ -78,14 +82,14 @@ def exchanges(messages: Sequence[Message], where: str) -> list[Exchange]:
     found: list[Exchange] = []
     waiting: dict[str | None, int] = {}
     for number, message in enumerate(messages):
-        place = f"{where}, messages.{number}"
+        place = f"{where}.{number}"
         if message["role"] == "tool":
             index = waiting.pop(_awaited(message, waiting, place))
             found[index] = found[index]._replace(answer=content(message, place))
         calls = _made(message, place)
         if calls and waiting:
             unanswered = found[min(waiting.values())].tool
-            raise refusal(f"the call {unanswered} has no answer", f"{where}, before messages.{number}", _ANSWERED)
+            raise refusal(f"the call {unanswered} has no answer", f"{where}, before {number}", _ANSWERED)
         for index, call in enumerate(calls):
             within = f"{place}.tool_calls.{index}"
             waiting[_new_id(call, waiting, within)] = len(found)

@@ -64,7 +64,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
         "task_id": rows.text(document, "item_id", where),
         "tools": None if offered is None else tuple(map(_wrapped, offered)),
         "reward": rows.reward(document.get("reward"), "reward", where),
-        **conversation(opening + messages, where),
+        **conversation(opening + messages, f"{where}, {'system and ' if opening else ''}conversations"),
     }
 
 

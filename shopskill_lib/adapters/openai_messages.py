@@ -34,7 +34,7 @@ def write(imported: Import, path: Path) -> None:
 
 
 def conversation(messages: Any, where: str) -> dict[str, Any]:
-    """Return the fields of a record that a conversation tells."""
+    """Return the fields of a record that a conversation tells (see `calls.checked`)."""
     known = checked(messages, where)
     return {"messages": known, **told(known, where)._asdict()}
 
@@ -51,7 +51,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
         "persona": rows.named(document, "persona", where),
         "tools": rows.tools(document, where),
         "reward": rows.reward(document.get("reward"), "reward", where),
-        **conversation(document["messages"], where),
+        **conversation(document["messages"], f"{where}, messages"),
     }
 
 

@@ -28,7 +28,8 @@ def spoken(prompt: tuple[str, Any], response: tuple[str, Any], where: str) -> di
         messages = chatml.split(asked + answered)
     else:
         messages = [*_as_messages(asked, "user"), *_as_messages(answered, "assistant")]
-    return {} if messages is None else conversation(messages, where)
+    names = " and ".join(name for name, _ in (prompt, response) if name)
+    return {} if messages is None else conversation(messages, f"{where}, {names}")
 
 
 def refuse_tokens(document: Document, where: str) -> None:

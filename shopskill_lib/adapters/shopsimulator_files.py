@@ -147,7 +147,7 @@ def _episode(document: Any, file: Path, name: str) -> RecordedEpisode:
     if str(whole.task_id) != str(int(file.stem) if file.stem.isdecimal() else whole.task_id):
         raise refusal(f"task_id is {whole.task_id}", str(file), "the number that names the file")
     goal = typed(_Goal, whole.goal, f"{file}, goal") if whole.goal else None
-    fields = conversation(whole.conversation, str(file))
+    fields = conversation(whole.conversation, f"{file}, conversation")
     alien = _alien(whole, goal, fields)
     source = Source(format=NAME, file=name, line=1)
     common = {"trajectory_id": name.removesuffix(".json"), "task_id": str(whole.task_id), "model": _model(file)}

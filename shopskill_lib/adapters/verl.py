@@ -59,7 +59,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
 def _conversation(document: Document, where: str) -> dict[str, Any]:
     """Return what the row tells of its conversation: `messages`, else prompt and response."""
     if document.get("messages") is not None:
-        return conversation(document["messages"], where)
+        return conversation(document["messages"], f"{where}, messages")
     prompt, response = first_of(document, _PROMPT), first_of(document, _RESPONSE)
     if not prompt[0] and not response[0]:
         refuse_tokens(document, where)
