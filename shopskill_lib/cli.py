@@ -15,7 +15,6 @@ from shopskill_lib.files import write_json
 from shopskill_lib.lab import planted, truth
 from shopskill_lib.settings import Settings
 from shopskill_lib.text import is_han
-from shopskill_lib.trajectories import read_messages
 
 
 def main() -> int:
@@ -156,9 +155,8 @@ def _simulate(options: argparse.Namespace) -> str:
 
 def _cards(options: argparse.Namespace) -> str:
     """Make success cards of recordings, in the language of most requests unless told otherwise."""
-    form = formats.find(options.file) if options.file.exists() else None
-    episodes = form.read(options.file).episodes if form else ()
-    trajectories = as_trajectories(episodes) if form else read_messages(options.file)
+    episodes = formats.read(options.file).episodes
+    trajectories = as_trajectories(episodes)
     han = sum(any(map(is_han, trajectory.instruction)) for trajectory in trajectories)
     given = {"language": "zh" if 2 * han > len(trajectories) else "en"} | dict(
         text.partition("=")[::2] for text in options.overrides

@@ -3,6 +3,7 @@
 import json
 import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,26 @@ def decode(content: bytes, path: Path) -> str:
 def read_text(path: Path) -> str:
     """Read a whole text file, or say in one message why it cannot be read."""
     return decode(read_bytes(path), path)
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file one by one, so that it may be larger than memory; what cannot be read is refused.
+
+    A line ends with its line break only: a line separator inside a JSON text is none.
+    """
+    refusal = {"where": str(path), "allowed": "a readable file", "todo": "check the path"}
+    blank = True
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                blank = blank and not line.removeprefix(BOM_UTF8).strip()
+                yield decode(line, path if number == 1 else Path(f"{path}, line {number}"))
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", **refusal) from error
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error})", **refusal) from error
+    if blank:
+        raise InputError("the file is empty", **refusal | {"allowed": "a file with lines"})
 
 
 def parse_json(text: str, where: str) -> Any:

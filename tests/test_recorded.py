@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from casework import lines
+from recordings import read_messages
 
 from shopskill_lib.briefs import brief
 from shopskill_lib.cards import Audit
@@ -19,7 +20,7 @@ from shopskill_lib.simulated.diagnosis import Course, Evidence
 from shopskill_lib.simulated.reading import OTHER_PAGE, Axis
 from shopskill_lib.simulated.recorded import MARK, read_action, read_page
 from shopskill_lib.skills import Skill
-from shopskill_lib.trajectories import Trajectory, instance_of_recording, read_messages
+from shopskill_lib.trajectories import Trajectory, instance_of_recording
 
 REQUEST = (
     "Instruction: Could you get my brother some trail running shoes? They have to be waterproof, "

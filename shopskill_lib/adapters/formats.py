@@ -5,7 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shopskill_lib.adapters import folder, gate_folder, run_folder, shopsimrl, skillbank
+from shopskill_lib.adapters import (
+    conversations,
+    folder,
+    gate_folder,
+    openai_messages,
+    run_folder,
+    shopsimrl,
+    shopsimulator_files,
+    skillbank,
+    slime,
+    trl,
+    verl,
+)
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.files import decode, read_bytes
@@ -75,6 +87,30 @@ FORMATS = (
         skillbank.recognises_ours,
         skillbank.read_ours,
         skillbank.write_ours,
+    ),
+    Format(
+        shopsimulator_files.NAME,
+        "files <task_id>.json of the original ShopSimulator, one or a folder of them",
+        shopsimulator_files.recognises,
+        shopsimulator_files.read,
+        shopsimulator_files.write,
+    ),
+    Format(
+        conversations.NAME,
+        "ShareGPT or AgentGym JSON with conversations",
+        conversations.recognises,
+        conversations.read,
+        conversations.write,
+    ),
+    Format(slime.NAME, "samples of slime with response and status", slime.recognises, slime.read, slime.write),
+    Format(verl.NAME, "rollouts of verl with their score", verl.recognises, verl.read, verl.write),
+    Format(trl.NAME, "rows of TRL with prompt and completion", trl.recognises, trl.read, trl.write),
+    Format(
+        openai_messages.NAME,
+        "JSON lines of OpenAI chat messages",
+        openai_messages.recognises,
+        openai_messages.read,
+        openai_messages.write,
     ),
 )
 

@@ -8,13 +8,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import parse_json, read_text, text_lines
 from shopskill_lib.records import fingerprint
 
 M = TypeVar("M", bound=BaseModel)
@@ -39,7 +40,9 @@ def parse_strictly(text: str, where: str) -> Any:
     try:
         document = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
     except _LossError as error:
-        raise refusal(str(error), where, "JSON with every key once and finite numbers") from error
+        place = _endless(json.loads(text), "")
+        found = f"{place.lstrip('.')}: {error}" if place else str(error)
+        raise refusal(found, where, "JSON with every key once and finite numbers") from error
     except (ValueError, RecursionError):
         document = parse_json(text, where)
     if "\\u" in text:
@@ -54,7 +57,7 @@ def read_json(path: Path) -> Any:
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (line number, document) of a file of one JSON document a line; blank lines are left out."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(text_lines(path), 1):
         if line.strip():
             yield number, parse_strictly(line, f"{path}, line {number}")
 
@@ -159,6 +162,14 @@ def _finite(text: str) -> float:
     if float(text) in (float("inf"), float("-inf")):
         raise _LossError(f"the number {text[:40]} has no end")
     return float(text)
+
+
+def _endless(value: Any, field: str) -> str:
+    """Return the place of the first number that is not finite; "" without one."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_endless(item, f"{field}.{name}") for name, item in pairs)), "")
+    return field if isinstance(value, float) and not isfinite(value) else ""
 
 
 def _refuse_half_pairs(value: Any, field: str, where: str) -> None:

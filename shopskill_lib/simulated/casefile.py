@@ -17,7 +17,7 @@ from shopskill_lib.simulated.chat import Message
 from shopskill_lib.simulated.decisions import Draws
 from shopskill_lib.simulated.lessons import language_of
 from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, json_object, read_request, read_system
-from shopskill_lib.simulated.recorded import MARK, read_action, read_page, spoken
+from shopskill_lib.simulated.recorded import is_recorded, read_action, read_page, spoken
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -160,7 +160,7 @@ def read_case(message: str) -> Case:
     outcome = json_section(message, "outcome")
     turns = _turns(text_section(message, "trajectory"))
     asked = read_request(f"<request>\n{request}\n</request>")
-    recorded = any(turn.text.startswith(MARK) for turn in turns)
+    recorded = any(is_recorded(turn.text) for turn in turns)
     try:
         return Case(
             language=language_of(request),
@@ -251,7 +251,7 @@ def _turn(step: int, block: str) -> Turn:
     page, _, rest = block.partition("\n</page>")
     text = page.partition("<page>\n")[2]
     action = rest.partition("<action>")[2].rpartition("</action>")[0].strip()
-    shown, own = read_page(text), _ACTION.fullmatch(action)
+    shown, own = read_page(text), None if is_recorded(text) else _ACTION.fullmatch(action)
     verb, argument = (own[1], own[2]) if own else read_action(action, text, shown) or ("", "")
     return Turn(step, text, shown, verb, argument, not verb or "<feedback>" in rest, action)
 

@@ -1,12 +1,13 @@
 """How the simulated author reads trajectories recorded in another shop: its pages and its tools.
 
-The form is that of environment ``shopsimulator-environment-v2.1``. What is read is the same as of our own pages; the
-shopper meets no such page.
+The forms are those of environment ``shopsimulator-environment-v2.1`` and of pages joined by ``[SEP]``, which do not
+show what was chosen. What is read is the same as of our own pages; the shopper meets no such page.
 """
 
 import re
 from collections.abc import Sequence
 
+from shopskill_lib.shops.separated import SeparatedPage, read_separated
 from shopskill_lib.simulated import reading
 from shopskill_lib.simulated.decisions import BACK, BUY, NEXT, PREVIOUS
 from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, json_object, read_item
@@ -23,10 +24,16 @@ _LABELS = {"back_to_search": BACK, "prev_page": PREVIOUS, "next_page": NEXT, "bu
 _SUBPAGE = "information_subpage"
 
 
+def is_recorded(text: str) -> bool:
+    """Tell whether a page has one of the forms of other shops."""
+    return text.startswith(MARK) or read_separated(text) is not None
+
+
 def read_page(text: str) -> Page:
-    """Return what a page of either form shows; a subpage about a product shows the product."""
+    """Return what a page of any form shows; a subpage about a product shows the product where it names it."""
     if not text.startswith(MARK):
-        return reading.read_page(text)
+        separated = read_separated(text)
+        return reading.read_page(text) if separated is None else _separated(separated)
     told = dict(_FIELD.findall(text))
     if told.get("page_type") == "search_results":
         rows = (dict(zip(_COLUMNS, row.split("|", 6), strict=True)) for row in _ROW.findall(text))
@@ -36,6 +43,18 @@ def read_page(text: str) -> Page:
     shown = {**told, "id": told["asin"], "attributes": told.get("key_attributes", "")}
     price = told.get("price", "")
     return Page((read_item(shown),), True, _axes(told), None if " to " in price else amount(price))
+
+
+def _separated(page: SeparatedPage) -> Page:
+    """Return what a page of text nodes shows: results, or one product without its id."""
+    if page.kind == "search_results":
+        rows = ({"id": row.asin, "title": row.title, "price": row.price} for row in page.listed)
+        return Page(tuple(map(read_item, rows)), False)
+    if page.kind != "product_detail":
+        return OTHER_PAGE
+    axes = tuple(Axis(axis, values, None) for axis, values in page.options.items())
+    item = read_item({"title": page.title, "price": page.price})
+    return Page((item,), True, axes, None if " to " in page.price else amount(page.price))
 
 
 def _axes(told: dict[str, str]) -> tuple[Axis, ...]:
@@ -49,10 +68,12 @@ def _axes(told: dict[str, str]) -> tuple[Axis, ...]:
 
 
 def read_action(action: str, text: str, page: Page) -> tuple[str, str] | None:
-    """Return a call of a recorded tool as verb and argument of our shop; None for any other text.
+    """Return a call of a recorded tool, or an action on a page of text nodes, as verb and argument of our shop.
+
+    None for any other text.
 
     Args:
-        action: as ``trajectories.read_messages`` writes it.
+        action: as ``adapters.react.named_action`` writes it.
         text: the page it was made on.
         page: what that shows.
     """
@@ -60,9 +81,12 @@ def read_action(action: str, text: str, page: Page) -> tuple[str, str] | None:
     if match is None:
         return None
     tool, argument = match[1], match[2] or ""
-    if tool == "search_products":
+    if tool in ("search_products", "search"):
         return "search", argument
-    if tool == "select_option":
+    if tool == "click":
+        listed = {item.asin.lower(): item.asin for item in page.items}
+        argument = listed.get(argument.strip().lower(), argument.strip().lower())
+    if tool in ("select_option", "click"):
         axis = next((axis for axis in page.axes if argument in axis.values), None)
         return "click", argument if axis is None else f"{axis.name}={argument}"
     within = tool == "prev_page" and f"\npage_type: {_SUBPAGE}\n" in text
