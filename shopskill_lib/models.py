@@ -215,6 +215,19 @@ class ChatModel:
         self._count(CallCost(kind, reply.usage, tries, reply.seconds))
         return reply
 
+    def listed(self) -> list[dict[str, Any]] | None:
+        """Return what `/v1/models` says of each model; None where it is not offered. One request, no retry."""
+        try:
+            response = self.client.get("/models", cast_to=httpx2.Response, options={"timeout": CONNECT_TIMEOUT})
+            entries = response.json().get("data")
+            return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else None
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 402, 403):
+                self._refusal(error)
+            return None
+        except (openai.APIConnectionError, ValueError, AttributeError) as error:
+            raise self._infrastructure(_Failed(f"{error} ({error.__cause__!r})", retry=False), 1) from error
+
     def _body(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> bytes:
         """Return the request body; the messages are not encoded again."""
         rest: dict[str, Any] = {

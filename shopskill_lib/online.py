@@ -15,10 +15,11 @@ from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
 from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
+from shopskill_lib.settings import Settings
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
-__all__ = ["RULE", "Round", "Rule", "Trainer", "foresee", "read_rounds", "rounds"]
+__all__ = ["RULE", "Round", "Rule", "Trainer", "episodes_a_round", "foresee", "read_rounds", "rounds", "trainer_of"]
 
 
 def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> tuple[Round, ...]:
@@ -35,7 +36,7 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
         OutputError: another process is at work on the rounds.
         Interrupted: stopped on request; the same call goes on.
     """
-    train = trainer or _trainer(bench)
+    train = trainer or trainer_of(bench.settings)
     found: list[Round] = []
     with locked(bench.folder / ROUNDS):
         start = _begin(bench)
@@ -61,22 +62,25 @@ def foresee(bench: Bench) -> str:
     protocol.read_selected(bench.folder)
     settings = bench.settings
     owed = settings.rounds - len(read_rounds(bench.folder)[: settings.rounds])
-    groups = settings.n_groups * settings.group_size
-    val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
-    gap = min(settings.n_gap, settings.n_val)
+    groups, retries, val = episodes_a_round(settings)
     return (
-        f"{owed} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {settings.n_groups} retries and "
-        f"{val + gap} validation rollouts: up to {owed * (groups + settings.n_groups + val + gap)} episodes."
+        f"{owed} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {retries} retries and "
+        f"{val} validation rollouts: up to {owed * (groups + retries + val)} episodes."
     )
 
 
-def _trainer(bench: Bench) -> Trainer:
+def episodes_a_round(settings: Settings) -> tuple[int, int, int]:
+    """Return the episodes of one round: of its groups, of their retries at most, on validation tasks."""
+    val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
+    return settings.n_groups * settings.group_size, settings.n_groups, val + min(settings.n_gap, settings.n_val)
+
+
+def trainer_of(settings: Settings) -> Trainer:
     """Return the trainer that the settings name.
 
     Raises:
         ParameterError: a simulated trainer of a model that is not the simulated shopper.
     """
-    settings = bench.settings
     if settings.trainer == "simulated" and settings.policy_url != SIMULATED:
         raise ParameterError(
             f"trainer is 'simulated', the policy is {settings.policy_model!r} at {settings.policy_url}",

@@ -26,6 +26,17 @@ class Stage:
     work: Callable[[Bench, Mapping[str, Any]], object]
 
 
+def most_episodes(settings: Settings) -> dict[str, int]:
+    """Return the episodes that each notebook rests on at most, those already there included."""
+    return {
+        "01_cards": settings.n_train,
+        "02_compile": 0,
+        "03_gate_a": settings.n_val * (1 + settings.masked_samples),
+        "04_gate_b": 2 * settings.n_test,
+        "05_online": settings.rounds * sum(online.episodes_a_round(settings)),
+    }
+
+
 def rule_of(names: Mapping[str, Any]) -> online.Rule:
     """Take the rule of the online gates among a notebook's names (`rule_of(globals())`)."""
     return online.Rule(names["budget"] or None, names["resamples"], names["analysis_seed"], names["max_missing"])

@@ -36,22 +36,8 @@ class Bench:
     pool: Pool | None = None
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
-
-        Raises:
-            ParameterError: the catalogue has fewer.
-        """
-        count: int = getattr(self.settings, f"n_{split}")
-        found = [task for task in self.catalogue.tasks.values() if task.split == split]
-        if len(found) < count:
-            raise ParameterError(
-                f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
-                where=f"n_{split}",
-                allowed=f"1 to {len(found)}",
-                todo="ask for fewer, or use a larger catalogue",
-            )
-        chosen = found[:count]
-        return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
+        """Return the tasks of a split that the run uses (see `tasks_of`)."""
+        return tasks_of(self.settings, self.catalogue, split)
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:
@@ -61,8 +47,8 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         InputError: catalogue or splits cannot be used; splits overlap (M2).
         ParameterError: a parameter that fits nothing.
     """
-    _refuse_unused(settings)
-    shop = _open_shop(settings, folder)
+    refuse_unused(settings)
+    shop = open_shop(settings, open_catalogue(settings), folder)
     prompts = load_prompts(settings.language, settings.prompts_dir)
     agent = Agent(connect_to(endpoint(settings, "policy")), shop, prompts, settings.max_steps)
     return Bench(settings, folder, agent, shop.catalogue)
@@ -90,8 +76,12 @@ def connect_to(named: Endpoint) -> ChatModel:
     return connect(named, transport=wire.transport() if named.url == SIMULATED else None)
 
 
-def _refuse_unused(settings: Settings) -> None:
-    """Refuse settings that would be passed over in silence."""
+def refuse_unused(settings: Settings) -> None:
+    """Refuse settings that would be passed over in silence.
+
+    Raises:
+        ParameterError: names the parameter.
+    """
     problems = (
         (bool(settings.splits) and not settings.catalogue, "splits", "splits with the catalogue they belong to"),
         (bool(settings.allow_overlap) and not settings.splits, "allow_overlap", "allow_overlap with splits"),
@@ -111,19 +101,45 @@ def _refuse_unused(settings: Settings) -> None:
             )
 
 
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop:
-    """Open the generated catalogue, or a real one with its split file."""
+def open_catalogue(settings: Settings) -> Catalogue:
+    """Return the generated catalogue, or a real one with its split file.
+
+    Raises:
+        InputError: catalogue or splits cannot be used; splits overlap (M2).
+        ParameterError: a catalogue without splits.
+    """
     if not settings.catalogue:
-        catalogue = generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    elif settings.splits:
+        return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
+    if settings.splits:
         read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        splits = load_splits(Path(settings.splits), read)
-        catalogue = with_splits(read, splits, allow_overlap=settings.allow_overlap)
-    else:
+        return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
+    raise ParameterError(
+        "a catalogue is given without splits",
+        where="splits",
+        allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
+        todo="write one: which tasks validate and which test is yours to say (M2)",
+    )
+
+
+def tasks_of(settings: Settings, catalogue: Catalogue, split: Split) -> list[Task]:
+    """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
+
+    Raises:
+        ParameterError: the catalogue has fewer.
+    """
+    count: int = getattr(settings, f"n_{split}")
+    found = [task for task in catalogue.tasks.values() if task.split == split]
+    if len(found) < count:
         raise ParameterError(
-            "a catalogue is given without splits",
-            where="splits",
-            allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
-            todo="write one: which tasks validate and which test is yours to say (M2)",
+            f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
+            where=f"n_{split}",
+            allowed=f"1 to {len(found)}",
+            todo="ask for fewer, or use a larger catalogue",
         )
+    chosen = found[:count]
+    return chosen if settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
+
+
+def open_shop(settings: Settings, catalogue: Catalogue, folder: Path) -> EmbeddedShop:
+    """Open the shop that sells a catalogue; its search index is kept beside the run folder."""
     return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)

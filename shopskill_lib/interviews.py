@@ -1,0 +1,318 @@
+"""What `shopskill doctor` asks a model: a few real questions, judged for calls, counts, seeds and room in the context.
+
+Every question is one that a run asks: the policy's first prompt, the compiler's task on a made-up mechanism.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from shopskill_lib import authoring
+from shopskill_lib.agent import Prompts, tools_of
+from shopskill_lib.compilation import Compilation
+from shopskill_lib.dialogue import Answer, Conversation, Tool, call, record_tool
+from shopskill_lib.doctor import Finding
+from shopskill_lib.models import ChatModel
+from shopskill_lib.records import Language, ObservationState, Product, Task, Treatment, Usage, canonical
+from shopskill_lib.replies import Reply, Stop, ToolCall
+from shopskill_lib.settings import Settings
+from shopskill_lib.shops import pages
+from shopskill_lib.shops.reward import resolve_price
+
+SEEDS = (1, 1, 2, 3)
+"""Seeds of the questions: one twice, two others."""
+
+CUT = 0.5
+"""Share of the expected prompt tokens below which a server is suspected to cut prompts in silence."""
+
+_NEEDS: dict[Language, str] = {
+    "en": "I need a warm jacket for walks in the rain, in a dark colour. My budget is $120.",
+    "zh": "我想买一件下雨天散步穿的保暖外套，要深色的，预算800元以内。",
+}
+
+_MECHANISM: dict[Language, dict[str, Any]] = {
+    "en": {
+        "mechanism": "price of the chosen variant", "applicable_when": "the request names a budget",
+        "procedure": ["Choose every option.", "Compare the price of the selection with the budget."],
+        "verification": "the price of the selection is within the budget",
+        "common_failure": "the variant turns out dearer than the budget",
+    },
+    "zh": {
+        "mechanism": "所选规格的价格", "applicable_when": "需求里写了预算",
+        "procedure": ["选好每一项规格。", "把所选规格的价格与预算比较。"],
+        "verification": "所选规格的价格在预算之内", "common_failure": "所选规格比预算贵",
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a model is asked: system message, user message, tools."""
+
+    system: str
+    user: str
+    tools: Sequence[Tool[Any]]
+    language: Language
+
+    @property
+    def talk(self) -> Conversation:
+        """A new conversation that begins with it."""
+        talk = Conversation()
+        talk.add(role="system", content=self.system)
+        talk.add(role="user", content=self.user)
+        return talk
+
+
+def policy_question(prompts: Prompts) -> Question:
+    """Return the first prompt of an episode on a made-up request."""
+    home = pages.home_state()
+    task = Task(
+        task_id="doctor", split=None, instruction=_NEEDS[prompts.language], instruction_simple=None, persona=None,
+        attributes=(), options=(), price_upper=None, gold_asin="", category="",
+    )  # fmt: skip
+    page = pages.render(home, prompts.language)
+    return Question(prompts.system(task, ()), prompts.first(task, page), tools_of(home), prompts.language)
+
+
+def author_question(settings: Settings) -> Question:
+    """Return the compiler's question on one made-up mechanism."""
+    facts: dict[str, Any] = {"workflow_stage": "variant", "channels": ["success"], "priority": 1}
+    facts |= {"support_tasks": 3, "categories": 2, "verified_repairs": 0}
+    cluster = {"cluster_id": "cluster-1", "channel": "success", "workflow_stage": "variant", "target_chunk_id": None}
+    told = {"mechanism_id": "mechanism-1", **facts, "clusters": [cluster | _MECHANISM[settings.language]]}
+    sections = {"skill": [], "limit": {"cap": 1}, "mechanisms": [told]}
+    tool = record_tool("submit_skill", Compilation, "Submit the chunks: every mechanism in exactly one place.")
+    system = authoring.load_texts(settings)["compile"]
+    return Question(system, authoring.written(sections), [tool], settings.language)
+
+
+@dataclass(frozen=True)
+class Interview:
+    """One model and what it answers to one question, asked once with each of `SEEDS`.
+
+    Attributes:
+        who: `policy` or `author`: the prefix of its parameters.
+        model: who is asked.
+        question: what it is asked.
+    """
+
+    who: str
+    model: ChatModel
+    question: Question
+
+    @cached_property
+    def listed(self) -> list[dict[str, Any]] | None:
+        """What `/v1/models` says of each model; None where that is not offered."""
+        return self.model.listed()
+
+    @cached_property
+    def answers(self) -> list[Answer[Any]]:
+        """The answers, in the order of `SEEDS`."""
+        question = self.question
+        return [call(self.model, question.talk, question.tools, seed, question.language) for seed in SEEDS]
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The replies behind the answers."""
+        return [answer.reply for answer in self.answers]
+
+    @property
+    def context(self) -> tuple[int, str] | None:
+        """Tokens of the model's context and the field that tells them; None where none does."""
+        entry = next((entry for entry in self.listed or () if entry.get("id") == self.model.endpoint.model), {})
+        meta = entry.get("meta")
+        told = {name: entry.get(name) for name in ("max_model_len", "context_length")}
+        told["meta.n_ctx_train"] = meta.get("n_ctx_train") if isinstance(meta, dict) else None
+        return next(((value, name) for name, value in told.items() if type(value) is int and value > 0), None)
+
+
+def server(interview: Interview) -> Finding:
+    """Tell whether the server answers and lists the model.
+
+    Raises:
+        InfrastructureError: it cannot be reached.
+        SetupError: it refuses the key.
+    """
+    endpoint, listed = interview.model.endpoint, interview.listed
+    place = f"{endpoint.model} at {endpoint.url}"
+    if listed is None:
+        return Finding("ok", f"{place}: the server answers; it offers no list of models, the first call tells the rest")
+    names = [str(entry.get("id")) for entry in listed]
+    if endpoint.model in names:
+        return Finding("ok", f"{place}: the server answers and lists the model")
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return Finding(
+        "warning",
+        f"the server at {endpoint.url} lists {shown or 'no model'}, not {endpoint.model}",
+        f"set {interview.who}_model to a listed name, unless the server is known to take this one",
+    )
+
+
+def tool_call(interview: Interview) -> Finding:
+    """Tell whether the question is answered by one legal call.
+
+    Raises:
+        InfrastructureError: no reply.
+        SetupError: the server does not know the model, or refuses the key.
+    """
+    answers = interview.answers
+    legal = [answer for answer in answers if answer.made is not None]
+    count = f"{len(legal)} of {len(answers)} answers are one legal call"
+    if len(legal) == len(answers):
+        return Finding("ok", f"{count} of {' or '.join(sorted({str(a.made.name) for a in legal if a.made}))}")
+    other = next(answer for answer in answers if answer.made is None)
+    why = other.stop.ending if other.stop else other.fault
+    words = ", in words without a call" if other.reply.text.strip() and not other.reply.calls else ""
+    found = f"{count}; another one: {why}{words}{f' ({other.detail})' if other.detail else ''}"
+    if why == "generation_length":
+        return Finding(_unless(legal), found, f"raise {interview.who}_max_tokens: the reply ran out of tokens")
+    return Finding(
+        _unless(legal),
+        found,
+        "serve the model with its tool-call parser and chat template (vLLM: --enable-auto-tool-choice "
+        "--tool-call-parser NAME; llama.cpp: --jinja); each such answer costs a turn",
+    )
+
+
+def _unless(some: Sequence[object]) -> Any:
+    """Return the mark of something that holds sometimes, or never."""
+    return "warning" if some else "fails"
+
+
+def counts(interview: Interview) -> Finding:
+    """Tell whether replies carry token counts and a finish_reason."""
+    replies = interview.replies
+    uncounted = sum(reply.usage is None for reply in replies)
+    unfinished = sum(reply.finish_reason is None for reply in replies)
+    if uncounted or unfinished:
+        return Finding(
+            "warning",
+            f"usage is missing in {uncounted} of {len(replies)} replies, finish_reason in {unfinished}",
+            "without usage no tokens, costs or budgets are known; without finish_reason a reply that ran out of tokens "
+            "looks like a fault: have the server send both",
+        )
+    mean = [sum(numbers) / len(replies) for numbers in zip(*map(_numbers, replies), strict=True)]
+    return Finding("ok", f"usage and finish_reason in every reply; {mean[0]:,.0f} prompt, {mean[1]:,.0f} reply tokens")
+
+
+def _numbers(reply: Reply) -> tuple[int, int]:
+    usage = reply.usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return usage.prompt_tokens, usage.completion_tokens
+
+
+def seeds(interview: Interview) -> Finding:
+    """Tell whether a seed repeats a reply and another seed changes it, as far as replies can tell."""
+    endpoint = interview.model.endpoint
+    if not endpoint.send_seed:
+        return Finding("not checked", f"because {interview.who}_send_seed is false: the server draws as it likes")
+    first, again, *others = [_said(reply) for reply in interview.replies]
+    if first != again:
+        return Finding(
+            "warning",
+            "the same request with the same seed was answered in two ways: the seed is not honoured",
+            "nothing is wrong with the results; but no episode can be repeated exactly",
+        )
+    if endpoint.temperature == 0:
+        return Finding("ok", "the same request was answered alike twice; at temperature 0 a seed changes nothing")
+    if set(others) == {first}:
+        return Finding(
+            "warning",
+            f"{1 + len(others)} seeds gave one and the same reply at temperature {endpoint.temperature}: an ignored seed, "
+            "a cache of replies, or a question that leaves no choice; which of them cannot be told from here",
+            "switch off any cache of replies; if the seed is ignored, replicates are not independent",
+        )
+    return Finding("ok", "the same seed gave the same reply twice, another seed another one")
+
+
+def _said(reply: Reply) -> tuple[object, ...]:
+    """Return what tells two replies apart."""
+    calls = tuple((made.name, made.raw) for made in reply.calls)
+    return reply.text, calls, type(reply.outcome).__name__, reply.usage and reply.usage.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The longest prompt that a run is expected to send at a second turn.
+
+    Attributes:
+        prompts: the policy's texts.
+        task: the longest request.
+        page: text and state of the longest page.
+    """
+
+    prompts: Prompts
+    task: Task
+    page: tuple[str, ObservationState]
+
+    def talk(self, treatment: Treatment) -> Conversation:
+        """Return the conversation after one search, its skill in the prompt."""
+        talk = Conversation()
+        talk.show(self.prompts.system(self.task, treatment.hints))
+        home = pages.render(pages.home_state(), self.prompts.language)
+        talk.add(role="user", content=self.prompts.first(self.task, home))
+        made = ToolCall("call_1", "search", {}, '{"query": "-"}')
+        function = {"name": made.name, "arguments": made.raw}
+        calls = [{"id": made.call_id, "type": "function", "function": function}]
+        talk.add(role="assistant", content="", tool_calls=calls)
+        talk.answer(made, self.page[0])
+        return talk
+
+
+def longest_page(products: Mapping[str, Product], language: Language) -> tuple[str, ObservationState]:
+    """Return the longest page that a catalogue can show, about: a product's, or 20 results at once."""
+
+    def listed(product: Product) -> int:
+        return len(product.title) + sum(map(len, product.attributes[: pages.KEY_ATTRIBUTES])) + len(product.category)
+
+    def whole(product: Product) -> int:
+        return listed(product) + sum(len(axis) + len(v) for axis, values in product.options.items() for v in values)
+
+    most = max(products.values(), key=whole)
+    ranking = sorted(products.values(), key=listed, reverse=True)[: pages.PAGE_SIZE]
+    states = [pages.product_state(most, {}, resolve_price(most, {})), pages.results_state("-", ranking, 1)]
+    return max(((pages.render(state, language), state) for state in states), key=lambda page: len(page[0]))
+
+
+def room(interview: Interview, longest: Longest, treatment: Treatment, basis: str) -> Finding:
+    """Tell whether the context holds a treatment, the longest page and a reply, by the server's own count.
+
+    Raises:
+        InfrastructureError: no reply.
+    """
+    model, told = interview.model, interview.context
+    tools = [tool.schema for tool in tools_of(longest.page[1])]
+    talk = longest.talk(treatment)
+    brief = replace(model, endpoint=replace(model.endpoint, max_tokens=1))
+    reply = brief.reply(talk.messages, tools, SEEDS[0])
+    size = sum(map(len, talk.messages)) + len(canonical(tools))
+    most = model.endpoint.max_tokens
+    what = f"{basis} and a page of {len(longest.page[0]):,} characters"
+    mend = "serve the model with a longer context, or show fewer or shorter chunks"
+    if reply.outcome == Stop("context_length"):
+        return Finding("fails", f"the context does not hold {what}", mend)
+    if reply.usage is None:
+        return Finding("ok", f"{what} were taken; the server counts no tokens, so what is left cannot be told")
+    used = reply.usage.prompt_tokens
+    expected = _expected(interview, size)
+    if expected and used < CUT * expected:
+        return Finding(
+            "fails",
+            f"{what} count {used:,} prompt tokens where about {expected:,.0f} are expected: the server seems to cut "
+            "long prompts in silence",
+            f"{mend} (Ollama: num_ctx)",
+        )
+    needed = f"{what} count {used:,} prompt tokens; with {most:,} for the reply"
+    if told is None:
+        return Finding("ok", f"{needed} that is {used + most:,}. They were taken; how long the context is, is not told")
+    if used + most > told[0]:
+        return Finding("fails", f"{needed} that is more than the context of {told[0]:,} ({told[1]})", mend)
+    return Finding("ok", f"{needed} that is {used + most:,} of {told[0]:,} ({told[1]})")
+
+
+def _expected(interview: Interview, size: int) -> float | None:
+    """Return the tokens of a prompt of this size in bytes, by the tokens of the short question."""
+    question = interview.question
+    short = sum(map(len, question.talk.messages)) + len(canonical([tool.schema for tool in question.tools]))
+    usage = interview.replies[0].usage
+    return None if usage is None else usage.prompt_tokens * size / short
