@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +36,7 @@ from shopskill_lib.interviews import Interview, Longest, Question, author_questi
 from shopskill_lib.models import CallCost
 from shopskill_lib.parameters import PATHS, Order, read_order
 from shopskill_lib.pools import Pool
-from shopskill_lib.records import Episode, Hint, Product, Split, Task, Treatment, Usage, make_treatment, total_usage
+from shopskill_lib.records import Episode, Product, Split, Task, Usage, total_usage
 from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.shops import pages
 from shopskill_lib.shops.catalog import Catalogue
@@ -45,7 +45,7 @@ from shopskill_lib.shops.protocol import Session, StepResult
 from shopskill_lib.shops.reward import same_value
 from shopskill_lib.shops.splits import check_disjoint
 from shopskill_lib.skills import read_skill
-from shopskill_lib.text import estimated_tokens, key
+from shopskill_lib.text import key
 from shopskill_lib.workbench import Bench
 
 Who = Literal["policy", "author"]
@@ -58,6 +58,13 @@ Generous: the default run has about 800, 1,600 and 8,000 bytes, and 12 MB of the
 
 LOW, HIGH = 0.15, 0.85
 """Bare success between which a skill has room to help and to harm."""
+
+_READERS: dict[Split, tuple[str, ...]] = {
+    "train": ("01_cards", "02_compile", "05_online"),
+    "val": ("03_gate_a", "05_online"),
+    "test": ("04_gate_b",),
+}
+"""Notebooks that need the tasks of a split."""
 
 UNLIKE, RARE = 0.1, 0.01
 """Splits are unlike where shares differ by more than the first and an exact test gives less than the second."""
@@ -130,10 +137,7 @@ class Case:
     @property
     def splits(self) -> dict[Split, list[Task]]:
         """The tasks that the run uses, by split."""
-        readers: dict[Split, tuple[str, ...]] = {
-            "train": ("01_cards", "05_online"), "val": ("03_gate_a", "05_online"), "test": ("04_gate_b",)
-        }  # fmt: skip
-        used = [split for split, names in readers.items() if self.uses(*names)] or ["val"]
+        used = [split for split, names in _READERS.items() if self.uses(*names)]
         return {split: workbench.tasks_of(self.settings, self.catalogue, split) for split in used}
 
     def uses(self, *names: str) -> bool:
@@ -302,7 +306,9 @@ def _buy(session: Session, task: Task, gold: Product) -> StepResult:
     while not session.current.done:
         state = session.current.state
         missing = state.get("missing_option_axes", [])
-        wanted = _choice(missing[0], state["available_options"][missing[0]], task, gold) if missing else {key(pages.BUY)}
+        wanted = (
+            _choice(missing[0], state["available_options"][missing[0]], task, gold) if missing else {key(pages.BUY)}
+        )
         label = next((label for label in state["actions"] if key(label) in wanted), None)
         if label is None:
             return session.end("action_limit")
@@ -319,67 +325,17 @@ def _choice(axis: str, values: Sequence[str], task: Task, gold: Product) -> set[
     return {key(pages.option_label(axis, value)), key(value)}
 
 
-def policy_room(case: Case) -> Finding:
-    """Tell whether the policy's context holds the longest skill and the longest page (see `interviews.room`)."""
-    settings = case.settings
+def policy_context(case: Case) -> Finding:
+    """Tell whether the policy's context holds the longest skill and the longest page."""
     tasks = [task for tasks in case.splits.values() for task in tasks]
     task = max(tasks, key=lambda task: len(task.visible_instruction) + len(str(task.persona or "")))
-    longest = Longest(case.prompts, task, longest_page(case.catalogue.products, settings.language))
-    if case.pool is not None:
-        return interviews.room(case.policy, longest, _whole(case.pool), f"the draft of {len(case.pool.slots)} chunks")
-    bound = (
-        f"a draft as long as one reply of the author ({settings.author_max_tokens:,} tokens in {settings.cap} chunks)"
-    )
-    found = interviews.room(case.policy, longest, _largest(settings), bound)
-    if found.mark != "fails":
-        return found
-    usual = interviews.room(case.policy, longest, _whole(_shipped(settings)), "a draft like the shipped one")
-    return usual if usual.mark == "fails" else Finding("warning", f"{found.found}; but {usual.found}", found.remedy)
-
-
-def _whole(pool: Pool) -> Treatment:
-    """Return the longest treatment of a pool: of each slot its longest version."""
-    chosen = [max(slot.versions, key=lambda version: len(pool.versions[version].shown)) for slot in pool.slots]
-    return protocol.treatment("longest", pool.skill(chosen))
-
-
-def _shipped(settings: Settings) -> Pool:
-    """Return the draft that comes with the library."""
-    return protocol.read_draft(settings.model_copy(update={"draft": SHIPPED}), Path())
-
-
-def _largest(settings: Settings) -> Treatment:
-    """Return as many chunks as a draft may have, filled with the shipped draft's words up to one reply of the author."""
-    words = "\n".join(chunk.shown for chunk in _shipped(settings).versions.values())
-    share = settings.author_max_tokens / settings.cap / estimated_tokens(words)
-    text = (words * (int(share) + 1))[: int(share * len(words)) or 1]
-    return make_treatment("largest", [Hint(id=f"chunk-{number}", text=text) for number in range(settings.cap)])
-
-
-def author_room(case: Case) -> Finding:
-    """Tell whether the author's context holds what `context_tokens` allows a prompt, and a reply."""
-    settings, told = case.settings, case.author.context
-    asked = (
-        f"prompts of up to {settings.context_tokens:,} tokens (context_tokens) and replies of up to "
-        f"{settings.author_max_tokens:,} (author_max_tokens)"
-    )
-    if told is None:
-        return Finding("not checked", f"because the server does not tell how long its context is; the run asks {asked}")
-    if told[0] < settings.context_tokens + settings.author_max_tokens:
-        return Finding(
-            "fails",
-            f"{asked} are more than the context of {told[0]:,} ({told[1]})",
-            "lower context_tokens and author_max_tokens together, or serve the model with a longer context",
-        )
-    return Finding("ok", f"{asked} fit into the context of {told[0]:,} ({told[1]})")
+    page = longest_page(case.catalogue.products, case.settings.language)
+    return interviews.policy_room(case.policy, Longest(case.prompts, task, page), case.settings, case.pool)
 
 
 def headroom(case: Case) -> Finding:
     """Run the sample's bare episodes, which the run finds again, and tell whether there is room to help and to harm."""
-    number = case.options.sample
-    if number == 0:
-        return Finding("not checked", "because --sample is 0: no episode was run")
-    plan = protocol.plan_bare(case.bench, "val")[:number]
+    plan = protocol.plan_bare(case.bench, "val")[: case.options.sample]
     arm = protocol.roll_out(case.bench, plan, "doctor")["bare"]
     case.sampled = arm.scored
     if not arm.scored:
@@ -470,36 +426,35 @@ CHECKS = (
     Check("policy tool call", ("policy server",), lambda case: interviews.tool_call(case.policy)),
     Check("policy counts", ("policy tool call",), lambda case: interviews.counts(case.policy)),
     Check("policy seed", ("policy tool call",), lambda case: interviews.seeds(case.policy)),
-    Check("policy context", ("policy tool call", "splits"), policy_room),
+    Check("policy context", ("policy tool call", "splits"), policy_context),
     Check("author server", ("parameters",), lambda case: interviews.server(case.author)),
     Check("author tool call", ("author server",), lambda case: interviews.tool_call(case.author)),
     Check("author counts", ("author tool call",), lambda case: interviews.counts(case.author)),
     Check("author seed", ("author tool call",), lambda case: interviews.seeds(case.author)),
-    Check("author context", ("author server",), author_room),
+    Check("author context", ("author server",), lambda case: interviews.author_room(case.author, case.settings)),
     Check("headroom", ("disk", "shop episode", "policy tool call"), headroom),
     Check("forecast", ("headroom",), forecast),
 )
 """In the order they are made."""
 
 
-def examine(case: Case) -> list[str]:
-    """Make every check, print its line, and return the names of those that failed."""
+def examine(case: Case) -> Iterator[tuple[str, Finding]]:
+    """Make every check, and yield its name and what it found."""
     marks: dict[str, doctor.Mark] = {}
     for check in CHECKS:
         found = _make(check, case, marks)
         marks[check.name] = found.mark
-        say(found.line(check.name))
-    return [name for name, mark in marks.items() if mark == "fails"]
+        yield check.name, found
 
 
 def _make(check: Check, case: Case, marks: Mapping[str, doctor.Mark]) -> Finding:
     """Make one check, or say why it cannot be made."""
+    unasked = _unasked(check.name, case) if marks.get("parameters", "fails") != "fails" else ""
+    if unasked:
+        return Finding("not checked", f"because {unasked}")
     blocked = next((need for need in check.needs if marks[need] in ("fails", "not checked")), None)
     if blocked is not None:
         return Finding("not checked", f"because {blocked} {'fails' if marks[blocked] == 'fails' else 'is not checked'}")
-    unasked = _unasked(check.name, case) if check.needs else ""
-    if unasked:
-        return Finding("not checked", f"because {unasked}")
     try:
         return check.make(case)
     except Interrupted:
@@ -514,7 +469,9 @@ def _unasked(name: str, case: Case) -> str:
         return "the pairs are read from a file: neither shop nor models are asked"
     if name.startswith("author") and not case.uses("01_cards", "02_compile", "05_online"):
         return "no notebook of this run asks the author"
-    if name == "headroom" and "val" not in case.splits:
+    if name == "headroom" and case.options.sample == 0:
+        return "--sample is 0: no episode was run"
+    if name == "headroom" and not case.uses(*_READERS["val"]):
         return "no notebook of this run shops on validation tasks"
     return ""
 
@@ -530,8 +487,11 @@ def run(options: argparse.Namespace) -> str:
             f"--sample is {options.sample}", where="--sample", allowed="0 or more", todo="give a number of episodes"
         )
     case = Case(options)
+    failed = []
     with case.opened:
-        failed = examine(case)
+        for name, found in examine(case):
+            say(found.line(name))
+            failed += [name] if found.mark == "fails" else []
     if failed:
         raise doctor.failure(options.parameters, failed)
     tokens = sum(cost.usage.prompt_tokens + cost.usage.completion_tokens for cost in case.costs if cost.usage)

@@ -6,19 +6,32 @@ Every question is one that a run asks: the policy's first prompt, the compiler's
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from shopskill_lib import authoring
+from shopskill_lib import authoring, protocol
 from shopskill_lib.agent import Prompts, tools_of
 from shopskill_lib.compilation import Compilation
 from shopskill_lib.dialogue import Answer, Conversation, Tool, call, record_tool
 from shopskill_lib.doctor import Finding
 from shopskill_lib.models import ChatModel
-from shopskill_lib.records import Language, ObservationState, Product, Task, Treatment, Usage, canonical
+from shopskill_lib.pools import Pool
+from shopskill_lib.records import (
+    Hint,
+    Language,
+    ObservationState,
+    Product,
+    Task,
+    Treatment,
+    Usage,
+    canonical,
+    make_treatment,
+)
 from shopskill_lib.replies import Reply, Stop, ToolCall
-from shopskill_lib.settings import Settings
+from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.shops import pages
 from shopskill_lib.shops.reward import resolve_price
+from shopskill_lib.text import estimated_tokens
 
 SEEDS = (1, 1, 2, 3)
 """Seeds of the questions: one twice, two others."""
@@ -160,7 +173,7 @@ def tool_call(interview: Interview) -> Finding:
     legal = [answer for answer in answers if answer.made is not None]
     count = f"{len(legal)} of {len(answers)} answers are one legal call"
     if len(legal) == len(answers):
-        return Finding("ok", f"{count} of {' or '.join(sorted({str(a.made.name) for a in legal if a.made}))}")
+        return Finding("ok", f"{count} of {' or '.join(tool.name for tool in interview.question.tools)}")
     other = next(answer for answer in answers if answer.made is None)
     why = other.stop.ending if other.stop else other.fault
     words = ", in words without a call" if other.reply.text.strip() and not other.reply.calls else ""
@@ -218,8 +231,8 @@ def seeds(interview: Interview) -> Finding:
     if set(others) == {first}:
         return Finding(
             "warning",
-            f"{1 + len(others)} seeds gave one and the same reply at temperature {endpoint.temperature}: an ignored seed, "
-            "a cache of replies, or a question that leaves no choice; which of them cannot be told from here",
+            f"{1 + len(others)} seeds gave one and the same reply at temperature {endpoint.temperature}: an ignored "
+            "seed, a cache of replies, or a question that leaves no choice; which of them cannot be told from here",
             "switch off any cache of replies; if the seed is ignored, replicates are not independent",
         )
     return Finding("ok", "the same seed gave the same reply twice, another seed another one")
@@ -274,12 +287,46 @@ def longest_page(products: Mapping[str, Product], language: Language) -> tuple[s
     return max(((pages.render(state, language), state) for state in states), key=lambda page: len(page[0]))
 
 
-def room(interview: Interview, longest: Longest, treatment: Treatment, basis: str) -> Finding:
-    """Tell whether the context holds a treatment, the longest page and a reply, by the server's own count.
+def policy_room(interview: Interview, longest: Longest, settings: Settings, pool: Pool | None) -> Finding:
+    """Tell whether the context holds the longest treatment of the draft, the longest page and a reply.
+
+    Without a draft, one as long as a reply of the author is tried: no compiled draft can be longer. Where that alone
+    does not fit, it is a warning.
 
     Raises:
         InfrastructureError: no reply.
     """
+    if pool is not None:
+        return _room(interview, longest, _whole(pool), f"the draft of {len(pool.slots)} chunks")
+    bound = f"{settings.cap} chunks as long together as a reply of the author ({settings.author_max_tokens:,} tokens)"
+    found = _room(interview, longest, _largest(settings), bound)
+    if found.mark != "fails":
+        return found
+    usual = _room(interview, longest, _whole(_shipped(settings)), "a draft like the shipped one")
+    return usual if usual.mark == "fails" else Finding("warning", f"{found.found}. But {usual.found}", found.remedy)
+
+
+def _whole(pool: Pool) -> Treatment:
+    """Return the longest treatment of a pool: of each slot its longest version."""
+    chosen = [max(slot.versions, key=lambda version: len(pool.versions[version].shown)) for slot in pool.slots]
+    return protocol.treatment("longest", pool.skill(chosen))
+
+
+def _shipped(settings: Settings) -> Pool:
+    """Return the draft that comes with the library."""
+    return protocol.read_draft(settings.model_copy(update={"draft": SHIPPED}), Path())
+
+
+def _largest(settings: Settings) -> Treatment:
+    """Return as many chunks as a draft may have, of the shipped draft's words, together one reply of the author."""
+    words = "\n".join(chunk.shown for chunk in _shipped(settings).versions.values())
+    share = settings.author_max_tokens / settings.cap / estimated_tokens(words)
+    text = (words * (int(share) + 1))[: int(share * len(words)) or 1]
+    return make_treatment("largest", [Hint(id=f"chunk-{number}", text=text) for number in range(settings.cap)])
+
+
+def _room(interview: Interview, longest: Longest, treatment: Treatment, basis: str) -> Finding:
+    """Tell whether the context holds a treatment, the longest page and a reply, by the server's own count."""
     model, told = interview.model, interview.context
     tools = [tool.schema for tool in tools_of(longest.page[1])]
     talk = longest.talk(treatment)
@@ -316,3 +363,21 @@ def _expected(interview: Interview, size: int) -> float | None:
     short = sum(map(len, question.talk.messages)) + len(canonical([tool.schema for tool in question.tools]))
     usage = interview.replies[0].usage
     return None if usage is None else usage.prompt_tokens * size / short
+
+
+def author_room(interview: Interview, settings: Settings) -> Finding:
+    """Tell whether the author's context holds what `context_tokens` allows a prompt, and a reply."""
+    told = interview.context
+    asked = (
+        f"prompts of up to {settings.context_tokens:,} tokens (context_tokens) and replies of up to "
+        f"{settings.author_max_tokens:,} (author_max_tokens)"
+    )
+    if told is None:
+        return Finding("not checked", f"because the server does not tell how long its context is; the run asks {asked}")
+    if told[0] < settings.context_tokens + settings.author_max_tokens:
+        return Finding(
+            "fails",
+            f"{asked} are more than the context of {told[0]:,} ({told[1]})",
+            "lower context_tokens and author_max_tokens together, or serve the model with a longer context",
+        )
+    return Finding("ok", f"{asked} fit into the context of {told[0]:,} ({told[1]})")
