@@ -121,6 +121,8 @@ class ReplayedSession:
 class ReplayedShop:
     """A shop that costs nothing: it records another shop's pages, and shows them again."""
 
+    unscored = note = ""
+
     def __init__(self, shop: EmbeddedShop) -> None:
         self._shop = shop
         self.pages: dict[str, list[StepResult]] = {}

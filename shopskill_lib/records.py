@@ -15,7 +15,8 @@ from shopskill_lib.errors import InputError
 
 Language = Literal["en", "zh"]
 Split = Literal["train", "val", "test"]
-Ending = Literal["purchase", "action_limit", "generation_length", "context_length"]
+Ending = Literal["purchase", "action_limit", "generation_length", "context_length", "environment_done"]
+"""How an episode ended; ``environment_done``: the shop ended it by a rule of its own, and nothing was bought."""
 
 
 def canonical(value: object) -> bytes:
@@ -143,6 +144,8 @@ class RewardDetail(Record):
     num_attr_matches: int | None = None
     num_option_matches: int | None = None
     price_upper: float | None = None
+    reported: float | None = None
+    """The server's own number where the reward is not what it reported; None where both are one."""
 
 
 class Feedback(TypedDict):
@@ -189,6 +192,8 @@ class ObservationState(TypedDict):
     missing_option_axes: NotRequired[list[str]]
     options_complete: NotRequired[bool]
     selected_price: NotRequired[float]
+    subpage: NotRequired[str]
+    content: NotRequired[str]
 
 
 class Hint(Record):
@@ -294,10 +299,11 @@ class Episode(Record):
     seeds: Seeds
     attempt: int
     """From 1."""
-    status: Literal["scored", "error"]
+    status: Literal["scored", "unscored", "error"]
+    """``unscored``: it ended in a shop whose rewards cannot be mapped to ours."""
     ending: Ending | None
     reward: float | None
-    """None for an attempt that failed: errors are never rewards (I20)."""
+    """None for an attempt that failed, errors are never rewards (I20), and for an unscored one."""
     reward_detail: RewardDetail | None
     purchase: Purchase | None
     steps: tuple[Step, ...]
@@ -307,12 +313,17 @@ class Episode(Record):
     ended_at: AwareDatetime
 
     @model_validator(mode="after")
-    def _error_or_reward(self) -> Self:
-        """Refuse an error with a reward, and a score without one."""
-        scored = self.status == "scored"
-        if (self.reward is not None, self.ending is not None, self.error is None) != (scored, scored, scored):
-            raise ValueError("an attempt has either a reward and an ending, or an error")
+    def _error_or_ending(self) -> Self:
+        """Refuse an error with a reward or an ending, and a score without one."""
+        found = (self.reward is not None, self.ending is not None, self.error is None)
+        if found != (self.status == "scored", self.finished, self.finished):
+            raise ValueError("an attempt has either an ending, with a reward when it is scored, or an error")
         return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the episode came to its end, scored or not."""
+        return self.status != "error"
 
     @property
     def key(self) -> tuple[str, int]:

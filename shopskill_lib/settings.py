@@ -24,8 +24,12 @@ class Settings(Record):
 
     language: Literal["en", "zh"] = "en"
     """Language of the shop, the prompts and the shipped draft."""
+    shop_url: str = ""
+    """Base URL of a ShopSimulator server, with or without its route; "" for the embedded shop."""
+    shop_timeout: float = Field(60.0, gt=0.0)
+    """Seconds that the server's answer may take, waiting for a slot included."""
     catalogue: str = ""
-    """ShopSimulator product file; "" for a generated catalogue."""
+    """ShopSimulator product file, of the server's as well; "" for a generated catalogue."""
     splits: str = ""
     """Split file for `catalogue`; read only with it."""
     catalogue_seed: int = 0

@@ -10,9 +10,11 @@ from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Split, Task
 from shopskill_lib.settings import Settings
+from shopskill_lib.shops import shopsimulator
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
+from shopskill_lib.shops.shopsimulator import ShopSimulator
 from shopskill_lib.shops.splits import load_splits, with_splits
 from shopskill_lib.simulated import wire
 
@@ -101,6 +103,27 @@ def refuse_unused(settings: Settings) -> None:
             )
 
 
+def open_shop(settings: Settings, catalogue: Catalogue, folder: Path) -> EmbeddedShop | ShopSimulator:
+    """Open the embedded shop, or the server that the settings name with this local copy of what it sells.
+
+    Raises:
+        SetupError: nothing answers that is a ShopSimulator, or it sells something else (see `shopsimulator.connect`).
+        ParameterError: a server that sells a catalogue of its own, and no copy of it.
+    """
+    if not settings.shop_url:
+        return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
+    threads = max(settings.policy_concurrency, settings.author_concurrency)
+    shop = shopsimulator.connect(settings.shop_url, catalogue, folder, timeout=settings.shop_timeout, threads=threads)
+    if not settings.catalogue and shop.server.announced is None:
+        raise ParameterError(
+            f"the server at {settings.shop_url} sells a catalogue of its own",
+            where="parameter catalogue",
+            allowed="the product file that the server was started with, and its splits",
+            todo="give catalogue and splits; a generated catalogue is sold by `shopskill_lib.shops.serve` alone",
+        )
+    return shop
+
+
 def open_catalogue(settings: Settings) -> Catalogue:
     """Return the generated catalogue, or a real one with its split file.
 
@@ -110,15 +133,15 @@ def open_catalogue(settings: Settings) -> Catalogue:
     """
     if not settings.catalogue:
         return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
-    if settings.splits:
-        read = load_catalogue(Path(settings.catalogue), language=settings.language)
-        return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
-    raise ParameterError(
-        "a catalogue is given without splits",
-        where="splits",
-        allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
-        todo="write one: which tasks validate and which test is yours to say (M2)",
-    )
+    if not settings.splits:
+        raise ParameterError(
+            "a catalogue is given without splits",
+            where="splits",
+            allowed="a JSON file {splits: {val: {task_ids: [...]}, test: {task_ids: [...]}}}",
+            todo="write one: which tasks validate and which test is yours to say (M2)",
+        )
+    read = load_catalogue(Path(settings.catalogue), language=settings.language)
+    return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
 
 
 def tasks_of(settings: Settings, catalogue: Catalogue, split: Split) -> list[Task]:
@@ -138,8 +161,3 @@ def tasks_of(settings: Settings, catalogue: Catalogue, split: Split) -> list[Tas
         )
     chosen = found[:count]
     return chosen if settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
-
-
-def open_shop(settings: Settings, catalogue: Catalogue, folder: Path) -> EmbeddedShop:
-    """Open the shop that sells a catalogue; its search index is kept beside the run folder."""
-    return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)

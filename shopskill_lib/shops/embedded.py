@@ -26,6 +26,8 @@ _ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE)
 class EmbeddedShop:
     """A shop over a catalogue in memory."""
 
+    unscored = note = ""
+
     def __init__(self, catalogue: Catalogue, cache: Path, *, action_limit: int = 30) -> None:
         """Open the shop.
 
@@ -239,6 +241,7 @@ class EmbeddedSession:
             reward=None if detail is None else detail.r_strict,
             reward_detail=detail,
             purchase=self._purchase,
+            ending=None if detail is None else detail.termination_reason,
         )
 
 

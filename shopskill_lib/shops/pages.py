@@ -27,6 +27,8 @@ BUY, BACK, PREVIOUS, NEXT = "buy now", "back to search", "< prev", "next >"
 _WORDS: dict[Language, dict[str, str]] = {
     "en": {
         "search_home": "Shop home", "search_results": "Search results", "product_detail": "Product page",
+        "information_subpage": "Product information",
+        "Description": "description", "Features": "features", "Reviews": "reviews", "Attributes": "attributes",
         "terminal": "The episode has ended", "closed": "Nothing more can be done here.",
         "query": "Searched for", "position": "Page {page} of {pages}, results {first}-{last} of {total}",
         "products": "Products", "empty": "No product matches.", "id": "id", "price": "price",
@@ -40,6 +42,8 @@ _WORDS: dict[Language, dict[str, str]] = {
     },
     "zh": {
         "search_home": "商店首页", "search_results": "搜索结果", "product_detail": "商品详情",
+        "information_subpage": "商品信息",
+        "Description": "商品描述", "Features": "商品特点", "Reviews": "评价", "Attributes": "属性",
         "terminal": "本次购物已结束", "closed": "不能再进行任何操作。",
         "query": "搜索词", "position": "第{page}页，共{pages}页；第{first}-{last}件，共{total}件",
         "products": "商品列表", "empty": "没有找到商品。", "id": "编号", "price": "价格", "title": "标题",
@@ -137,6 +141,19 @@ def product_state(product: Product, chosen: Mapping[str, str], price: PriceResol
     return state
 
 
+def subpage_state(product: ListedProduct, subpage: str, content: str) -> ObservationState:
+    """Return a page with more of a product, where a shop has such pages.
+
+    Args:
+        product: as its own page shows it.
+        subpage: ``Description``, ``Features``, ``Reviews`` or ``Attributes``.
+        content: what the page says; may be empty.
+    """
+    state = _state("information_subpage", [BACK, PREVIOUS])
+    state["product"], state["subpage"], state["content"] = product, subpage, content
+    return state
+
+
 def option_label(axis: str, value: str) -> str:
     """Return what is clicked to choose an option value."""
     return f"{axis}={value}"
@@ -164,14 +181,16 @@ def _listed(product: Product) -> ListedProduct:
     }
 
 
-def render(state: ObservationState, language: Language) -> str:
-    """Return the text of a page in blocks: the page, the last action, what can be done."""
+def render(state: ObservationState, language: Language, body: str = "") -> str:
+    """Return the text of a page in blocks: the page, the last action, what can be done.
+
+    Args:
+        state: the page.
+        language: of the words around what the shop says.
+        body: the page itself, where a shop tells it as text; "" for what the state holds.
+    """
     words = _WORDS[language]
-    blocks = [words[state["page_type"]]]
-    if state["page_type"] == "search_results":
-        blocks = _results_blocks(state, words)
-    elif state["page_type"] == "product_detail":
-        blocks = _product_blocks(state, words)
+    blocks = [body] if body else _blocks(state, words)
     if "last_action" in state:
         last = state["last_action"]
         outcome = words["valid"] if last["valid"] else f"{words['invalid']} ({last['reason']})"
@@ -184,6 +203,17 @@ def render(state: ObservationState, language: Language) -> str:
     elif not state["search_available"]:
         blocks.append(words["closed"])
     return "\n\n".join(blocks) + "\n"
+
+
+def _blocks(state: ObservationState, words: dict[str, str]) -> list[str]:
+    """Return what a page says, without what can be done there."""
+    if state["page_type"] == "search_results":
+        return _results_blocks(state, words)
+    if state["page_type"] == "product_detail":
+        return _product_blocks(state, words)
+    if state["page_type"] == "information_subpage":
+        return _subpage_blocks(state, words)
+    return [words[state["page_type"]]]
 
 
 def _results_blocks(state: ObservationState, words: dict[str, str]) -> list[str]:
@@ -217,6 +247,13 @@ def _product_blocks(state: ObservationState, words: dict[str, str]) -> list[str]
     else:
         lines.append(words["complete"] if state["available_options"] else words["no_options"])
     return ["\n".join([words["product_detail"], *facts]), "\n".join(lines)]
+
+
+def _subpage_blocks(state: ObservationState, words: dict[str, str]) -> list[str]:
+    colon, product = words[":"], state["product"]
+    facts = [f"- {words['title']}{colon}{product['title']}", f"- {words['id']}{colon}{product['asin']}"]
+    name = words.get(state["subpage"], state["subpage"])
+    return ["\n".join([words["information_subpage"], *facts]), f"{name}{colon}{state['content'] or words['none']}"]
 
 
 def _facts(product: ListedProduct, words: dict[str, str]) -> list[tuple[str, str]]:

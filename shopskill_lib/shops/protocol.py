@@ -19,10 +19,13 @@ class StepResult:
     """What became of the action; None on the first page and after ``end``."""
     done: bool
     reward: float | None
-    """``r_strict`` once the episode is done, None before."""
+    """``r_strict`` once the episode is done, None before, and in a shop whose rewards cannot be mapped (`unscored`)."""
     reward_detail: RewardDetail | None
+    """Of the reward; None without one."""
     purchase: Purchase | None
     """What was bought, None unless the episode ended by a purchase."""
+    ending: Ending | None = None
+    """How it ended; None before."""
 
 
 class Session(Protocol):
@@ -52,6 +55,16 @@ class Shop(Protocol):
     @property
     def fingerprint(self) -> Mapping[str, str | int]:
         """Everything about the shop that a result depends on, by name."""
+        ...
+
+    @property
+    def unscored(self) -> str:
+        """Why no reward of this shop can be used; "" where its rewards can."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What every result that rests on this shop must say beside it; "" for nothing."""
         ...
 
     def reset(self, task: Task) -> Session:
