@@ -39,6 +39,9 @@ ORDER = [
     "shops.search",
     "shops.pages",
     "shops.embedded",
+    "shops.slots",
+    "shops.contract",
+    "shops.serve",
     "shops.outcomes",
     "shops.foreign",
     "shops.door",
@@ -131,7 +134,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"parameters"},
-    "argparse": {"console", "cli", "run", "simulated.__main__"},
+    "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
