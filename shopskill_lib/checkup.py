@@ -6,21 +6,19 @@ bare episodes, found again by the run, and a few model calls beside them.
 
 import argparse
 import itertools
-import shutil
 import statistics
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scipy import stats
 
-from shopskill_lib import analysts, authoring, distil, doctor, interviews, online, protocol, stages, workbench
+from shopskill_lib import analysts, authoring, doctor, interviews, online, protocol, stages, workbench
 from shopskill_lib.agent import Agent, Prompts, load_prompts
 from shopskill_lib.console import respond, say
 from shopskill_lib.doctor import Finding
@@ -36,14 +34,15 @@ from shopskill_lib.interviews import Interview, Longest, Question, author_questi
 from shopskill_lib.models import CallCost
 from shopskill_lib.parameters import PATHS, Order, read_order
 from shopskill_lib.pools import Pool
-from shopskill_lib.records import Episode, Product, Split, Task, Usage, total_usage
+from shopskill_lib.records import Episode, ObservationState, Product, Split, Task, Usage, total_usage
 from shopskill_lib.settings import SHIPPED, Settings
-from shopskill_lib.shops import pages
+from shopskill_lib.shops import pages, shopsimulator
 from shopskill_lib.shops.catalog import Catalogue
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.protocol import Session, StepResult
-from shopskill_lib.shops.reward import same_value
-from shopskill_lib.shops.splits import check_disjoint
+from shopskill_lib.shops.reward import REWARD_VERSION, same_value
+from shopskill_lib.shops.shopsimulator import ShopSimulator
+from shopskill_lib.shops.splits import check_disjoint, shares
 from shopskill_lib.skills import read_skill
 from shopskill_lib.text import key
 from shopskill_lib.workbench import Bench
@@ -108,7 +107,7 @@ class Case:
         return workbench.open_catalogue(self.settings)
 
     @cached_property
-    def shop(self) -> EmbeddedShop:
+    def shop(self) -> EmbeddedShop | ShopSimulator:
         """The shop, open."""
         return workbench.open_shop(self.settings, self.catalogue, self.order.run_dir)
 
@@ -139,6 +138,12 @@ class Case:
         """The tasks that the run uses, by split."""
         used = [split for split, names in _READERS.items() if self.uses(*names)]
         return {split: workbench.tasks_of(self.settings, self.catalogue, split) for split in used}
+
+    @property
+    def at_once(self) -> int:
+        """Episodes at once, as far as the shop has slots."""
+        slots = self.shop.server.slots if isinstance(self.shop, ShopSimulator) else None
+        return min(self.settings.policy_concurrency, slots or self.settings.policy_concurrency)
 
     def uses(self, *names: str) -> bool:
         """Tell whether any of these notebooks is to run."""
@@ -179,43 +184,19 @@ def parameters(case: Case) -> Finding:
 
 
 def disk(case: Case) -> Finding:
-    """Tell whether the run folder can be written and holds what the run is expected to write."""
-    place = next(path for path in (case.order.run_dir, *case.order.run_dir.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"doctor\n")
-            file.flush()
-        free = shutil.disk_usage(place).free
-    except OSError as error:
-        raise OutputError(
-            f"the run folder {case.order.run_dir} cannot be written ({error.strerror})",
-            where=str(place),
-            allowed="a folder that you may write, on a disk with space",
-            todo="choose another one with --out, or free some space",
-        ) from error
-    need = _bytes(case)
-    found = (
-        f"{_size(free)} free in {place}, writable; the run may write up to {_size(need)} ({case.settings.max_steps} "
-        f"turns an episode, each {TURN_BYTES:,} bytes and a kept page {PAGE_BYTES:,})"
+    """Tell whether the run folder can be written and has room for what the run may write at most.
+
+    Raises:
+        OutputError: nothing can be written there.
+    """
+    settings, chosen = case.settings, case.order.chosen
+    read = settings.n_train * case.uses("01_cards") + settings.rounds * settings.n_groups * case.uses("05_online")
+    episodes = sum(count for name, count in stages.most_episodes(settings).items() if name in chosen)
+    turns = settings.max_steps * (episodes * TURN_BYTES + read * PAGE_BYTES)
+    basis = (
+        f"{episodes:,} episodes of {settings.max_steps} turns, {TURN_BYTES:,} bytes each, a kept page {PAGE_BYTES:,}"
     )
-    if free < 2 * need:
-        return Finding("fails" if free < need else "warning", found, "free some space, or choose another disk by --out")
-    return Finding("ok", found)
-
-
-def _bytes(case: Case) -> int:
-    """Return what the run folder may grow to; pages are kept where an analyst reads them."""
-    settings, most = case.settings, {name: stages.most_episodes(case.settings)[name] for name in case.order.chosen}
-    kept = (settings.n_train if case.uses("01_cards") else 0) + settings.rounds * settings.n_groups * case.uses(
-        "05_online"
-    )
-    turns = settings.max_steps * (sum(most.values()) * TURN_BYTES + kept * PAGE_BYTES)
-    return turns + kept * ANALYSIS_BYTES + REST_BYTES
-
-
-def _size(count: float) -> str:
-    """Return bytes in words."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
+    return doctor.disk(case.order.run_dir, turns + read * ANALYSIS_BYTES + REST_BYTES, basis)
 
 
 def splits(case: Case) -> Finding:
@@ -224,73 +205,89 @@ def splits(case: Case) -> Finding:
     allowed = {word.strip() for word in case.settings.allow_overlap.split(",")}
     check_disjoint(found, allowed)
     sizes = ", ".join(f"{split} {len(tasks):,}" for split, tasks in found.items())
-    apart = " and ".join(word for word in ("task", "product", "persona") if word not in allowed)
-    shares = {name: [sum(map(has, tasks)) for tasks in found.values()] for name, has in _ASKED.items()}
+    apart = " or ".join(word for word in ("task", "product", "persona") if word not in allowed)
+    asked = shares(found)
+    told = "; ".join(f"{name} {'/'.join(f'{share:.0%}' for share in having)}" for name, having in asked.items())
+    text = f"{sizes} tasks, no {apart} in two of them; with {told}"
     counts = [len(tasks) for tasks in found.values()]
-    told = "; ".join(f"{name} {_percents(having, counts)}" for name, having in shares.items())
-    text = f"{sizes} tasks, no {apart} in two of them. Share of tasks with {told}"
-    unlike = [name for name, having in shares.items() if _unlike(having, counts)]
-    if unlike:
-        return Finding(
-            "warning",
-            f"{text}: the splits differ in {', '.join(unlike)}",
-            "draw the splits at random from one list of tasks: what helps in one split may not in another",
-        )
-    return Finding("ok", text)
+    unlike = [name for name, having in asked.items() if _unlike(having, counts)]
+    if not unlike:
+        return Finding("ok", text)
+    return Finding(
+        "warning",
+        f"{text}: the splits differ in {', '.join(unlike)}",
+        "draw the splits at random from one list of tasks: what helps in one split may not in another",
+    )
 
 
-_ASKED: dict[str, Callable[[Task], bool]] = {
-    "options": lambda task: bool(task.options),
-    "a price limit": lambda task: task.price_upper is not None,
-    "a persona": lambda task: task.persona is not None,
-}
-"""What a task may have, by which splits are compared."""
-
-
-def _percents(having: Sequence[int], counts: Sequence[int]) -> str:
-    """Return shares as one text, in the order of the splits."""
-    return "/".join(f"{100 * some / count:.0f}" for some, count in zip(having, counts, strict=True)) + " %"
-
-
-def _unlike(having: Sequence[int], counts: Sequence[int]) -> bool:
+def _unlike(having: Sequence[float], counts: Sequence[int]) -> bool:
     """Tell whether two shares are further apart than `UNLIKE`, and not by chance (Fisher's exact test)."""
-    both = list(zip(having, counts, strict=True))
+    tables = [
+        (share, [round(share * count), round((1 - share) * count)]) for share, count in zip(having, counts, strict=True)
+    ]
     return any(
-        abs(a / n - b / m) > UNLIKE and stats.fisher_exact([[a, n - a], [b, m - b]]).pvalue < RARE
-        for (a, n), (b, m) in itertools.combinations(both, 2)
+        abs(one - other) > UNLIKE and stats.fisher_exact([left, right]).pvalue < RARE
+        for (one, left), (other, right) in itertools.combinations(tables, 2)
     )
 
 
 def shop(case: Case) -> Finding:
-    """Tell what shop it is, and whether it has room for the policy's episodes."""
-    opened = case.shop
-    known = f"{len(case.catalogue.products):,} products, {len(case.catalogue.tasks):,} tasks"
-    return Finding("ok", f"embedded, {known}, {opened.fingerprint['reward.version']}; any number of episodes at once")
+    """Tell what shop it is, whether it answers, and whether it has slots for the run's episodes.
+
+    Raises:
+        SetupError: nothing answers that is a ShopSimulator.
+    """
+    settings = case.settings
+    if not settings.shop_url:
+        return Finding("ok", f"embedded, {REWARD_VERSION}; as many episodes at once as are asked for")
+    server = shopsimulator.probe(settings.shop_url, timeout=settings.shop_timeout)
+    wanted = max(settings.policy_concurrency, settings.author_concurrency)
+    versions = ", ".join(server.versions.values()) or "which announces no version"
+    slots = "slots are not told" if server.slots is None else f"{server.slots} slots, {server.free} free"
+    found = f"ShopSimulator {server.generation}, {versions}; {slots}; reward: {server.source}"
+    if server.unscored:
+        mark: doctor.Mark = "fails" if case.uses("03_gate_a", "04_gate_b", "05_online") else "warning"
+        return Finding(
+            mark, f"{found}: {server.unscored}", "run 01_cards and 02_compile alone, or use a server that scores"
+        )
+    if server.note:
+        return Finding("warning", f"{found}: {server.note}", "every result will say so")
+    if server.free == 0:
+        return Finding("warning", found, "no slot is free: wait for the server's other clients, or end them")
+    if server.slots is not None and server.slots < wanted:
+        return Finding("warning", f"{found}, {wanted} are wanted", "the run takes what there is; more slots are faster")
+    return Finding("ok", found)
 
 
 def shop_episode(case: Case) -> Finding:
-    """Tell whether an episode reaches a reward: a script that knows gold buys it. No model sees any of this."""
+    """Tell whether an episode reaches a reward: a script that knows gold buys it. No model sees any of this.
+
+    Raises:
+        InfrastructureError: the server failed, or gave no reward.
+        SetupError: the server sells something else than the local copy says.
+    """
     task = next(iter(case.splits.values()))[0]
     gold = case.catalogue.products[task.gold_asin]
     with closing(case.shop.reset(task)) as session:
         end = _buy(session, task, gold)
+    where = f"a scripted episode on {task.split} task {task.task_id}"
     if end.reward is None or end.reward_detail is None:
         raise InfrastructureError(
             "the episode ended without a reward",
-            where=f"scripted episode on task {task.task_id}",
+            where=where,
             allowed="a shop that scores every ended episode",
-            todo="look at the shop's log",
+            todo=case.shop.unscored or "look at the shop's log",
         )
     bought = "nothing" if end.purchase is None else "gold" if end.purchase.asin == gold.asin else "another product"
-    found = f"a scripted episode on {task.split} task {task.task_id} bought {bought} and earned {end.reward:.2f}"
-    if bought != "gold" or end.reward < 1:
-        parts = ", ".join(f"{name} {getattr(end.reward_detail, name):g}" for name in _PARTS)
-        return Finding(
-            "warning",
-            f"{found} ({parts})",
-            "see whether products, tasks and reward belong together: no policy can do better than this script",
-        )
-    return Finding("ok", found)
+    found = f"{where} bought {bought} and earned {end.reward:.2f}"
+    if bought == "gold" and end.reward == 1:
+        return Finding("ok", found)
+    parts = ", ".join(f"{name} {getattr(end.reward_detail, name):g}" for name in _PARTS)
+    return Finding(
+        "warning",
+        f"{found} ({parts})",
+        "see whether products, tasks and reward belong together: the script knew the product that meets everything",
+    )
 
 
 _PARTS = ("r_type", "r_att", "r_option", "r_price")
@@ -298,31 +295,35 @@ _PARTS = ("r_type", "r_att", "r_option", "r_price")
 
 def _buy(session: Session, task: Task, gold: Product) -> StepResult:
     """Search for gold, open it, choose what the task requires and else what is cheapest, and buy."""
-    session.step(f"search[{gold.title}]")
-    labels = [product["asin"] for product in session.current.state.get("products", [])]
-    if not labels:
-        return session.end("action_limit")
-    session.step(f"click[{gold.asin if gold.asin in labels else labels[0]}]")
-    while not session.current.done:
-        state = session.current.state
-        missing = state.get("missing_option_axes", [])
-        wanted = (
-            _choice(missing[0], state["available_options"][missing[0]], task, gold) if missing else {key(pages.BUY)}
-        )
-        label = next((label for label in state["actions"] if key(label) in wanted), None)
-        if label is None:
-            return session.end("action_limit")
-        session.step(f"click[{label}]")
-    return session.current
+    page = session.step(f"search[{gold.title}]")
+    listed = [gold.asin, *(product["asin"] for product in page.state.get("products", []))]
+    for labels in (listed, None, [pages.BUY]):
+        for label in _choices(page.state, task, gold) if labels is None else _offered(page.state, labels)[:1]:
+            page = session.step(f"click[{label}]")
+            if page.done:
+                return page
+    return session.end("action_limit")
 
 
-def _choice(axis: str, values: Sequence[str], task: Task, gold: Product) -> set[str]:
-    """Return what may be clicked to choose a value of an axis: the required one, else the cheapest of gold."""
-    required = [option.value for option in task.options if option.axis is None or key(option.axis) == key(axis)]
-    prices = gold.options.get(axis, {})
-    cheapest = sorted(values, key=lambda value: prices.get(value) or 0.0)
-    value = next((value for value in values if any(same_value(one, value) for one in required)), cheapest[0])
-    return {key(pages.option_label(axis, value)), key(value)}
+def _offered(state: ObservationState, labels: Sequence[str]) -> list[str]:
+    """Return those of some labels that a page offers, as it writes them."""
+    offered = {key(label): label for label in state["actions"]}
+    return [offered[key(label)] for label in labels if key(label) in offered]
+
+
+def _choices(state: ObservationState, task: Task, gold: Product) -> list[str]:
+    """Return the labels of a value for every axis; where a page tells no axes, of the required values alone."""
+    axes = state.get("available_options")
+    if axes is None:
+        return [label for label in state["actions"] if any(same_value(one.value, label) for one in task.options)]
+    labels = []
+    for axis, values in axes.items():
+        required = [one.value for one in task.options if one.axis is None or key(one.axis) == key(axis)]
+        price = gold.options.get(axis, {})
+        cheapest = min(values, key=lambda value: price.get(value) or 0.0)
+        value = next((value for value in values if any(same_value(one, value) for one in required)), cheapest)
+        labels += _offered(state, [pages.option_label(axis, value), value])[:1]
+    return labels
 
 
 def policy_context(case: Case) -> Finding:
@@ -345,13 +346,11 @@ def headroom(case: Case) -> Finding:
     count = len(arm.scored)
     low, high = stats.binomtest(won, count).proportion_ci(method="wilson")
     found = (
-        f"{'simulated: ' * arm.simulated}{won} of {count} bare validation episodes succeed ({won / count:.0%}, 95 % "
-        f"interval {low:.0%} to {high:.0%}), mean reward {arm.mean_reward:.2f}; {_endings(arm.scored)}"
+        f"{won} of {count} validation episodes succeed ({won / count:.0%}, 95 % interval {low:.0%} to {high:.0%}). "
+        + " ".join(arm.summary().splitlines())
     )
     if arm.unscored:
-        return Finding(
-            "warning", f"{found}; {len(arm.unscored)} could not be scored", "look at the errors in episodes/bare.jsonl"
-        )
+        return Finding("warning", found, "look at the errors in episodes/bare.jsonl before the run")
     if LOW <= won / count <= HIGH:
         return Finding("ok", found)
     what = "easier tasks, a stronger checkpoint or more max_steps" if won / count < LOW else "harder tasks"
@@ -359,47 +358,33 @@ def headroom(case: Case) -> Finding:
     return Finding("warning", found, f"outside {LOW:.0%} to {HIGH:.0%} few pairs can differ: take {what}{unsure}")
 
 
-def _endings(episodes: Sequence[Episode]) -> str:
-    """Return how episodes ended, and their faults."""
-    endings = Counter(str(episode.ending) for episode in episodes)
-    faults = sum(episode.protocol_faults for episode in episodes)
-    turns = sum(len(episode.steps) for episode in episodes)
-    told = ", ".join(f"{count} by {name}" for name, count in sorted(endings.items()))
-    return f"ended {told}; {faults} protocol faults in {turns} turns"
-
-
 def forecast(case: Case) -> Finding:
     """Tell what the whole run will take, at the pace and the price of the sample's episodes."""
-    episodes, at_once, owed = case.sampled, case.settings.policy_concurrency, _owed(case)
-    total = sum(owed.values())
+    episodes, owed = case.sampled, stages.owed_episodes(case.bench, case.order.chosen)
+    total, at_once = sum(owed.values()), case.at_once
     seconds = statistics.mean((episode.ended_at - episode.started_at).total_seconds() for episode in episodes)
-    rate = at_once * 3600 / max(seconds, 0.001)
+    rate = at_once / max(seconds, 0.001)
     told = (
         f"{total:,} episodes at most ({', '.join(f'{name} {count:,}' for name, count in owed.items())}); "
-        f"{seconds:.1f} s each, {rate:,.0f} an hour with {at_once} at once: {total / rate:,.1f} hours"
+        f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once: {timedelta(seconds=round(total / rate))}"
     )
     basis = f"from {len(episodes)} bare episodes; a skill makes prompts longer, the author's calls come on top"
     usage = total_usage(episode.usage for episode in episodes)
     if usage is None:
         return Finding("warning", f"{told}; tokens and cost unknown ({basis})", "have the server send usage")
-    prompt, completion = (
-        round(tokens * total / len(episodes)) for tokens in (usage.prompt_tokens, usage.completion_tokens)
+    scale = total / len(episodes)
+    whole = Usage(
+        prompt_tokens=round(usage.prompt_tokens * scale), completion_tokens=round(usage.completion_tokens * scale)
     )
-    price = case.policy.model.endpoint.price(Usage(prompt_tokens=prompt, completion_tokens=completion))
-    cost = "cost unknown (no policy_price_in and policy_price_out)" if price is None else f"cost {price:,.2f}"
-    return Finding("ok", f"{told}; {prompt:,} prompt and {completion:,} completion tokens, {cost} ({basis})")
+    price = case.policy.model.endpoint.price(whole)
+    cost = "cost unknown without policy_price_in and policy_price_out" if price is None else f"cost {price:,.2f}"
+    tokens = f"about {_about(whole.prompt_tokens)} prompt and {_about(whole.completion_tokens)} completion tokens"
+    return Finding("ok", f"{told}; {tokens}, {cost} ({basis})")
 
 
-def _owed(case: Case) -> dict[str, int]:
-    """Return the episodes that each notebook still asks for at most; what is there already is known of 01 and 03."""
-    bench, chosen = case.bench, case.order.chosen
-    most = {name: count for name, count in stages.most_episodes(case.settings).items() if name in chosen and count}
-    plans = {}
-    if "01_cards" in chosen:
-        plans["01_cards"] = distil.plan_train(bench, distil.seed_skill(bench))
-    if "03_gate_a" in chosen:
-        plans["03_gate_a"] = protocol.plan_bare(bench, "val") if bench.pool is None else protocol.plan_gate_a(bench)
-    return most | {name: most[name] - protocol.foresee(bench, plan).kept for name, plan in plans.items()}
+def _about(number: float) -> str:
+    """Return a number to two digits."""
+    return f"{float(f'{number:.2g}'):,.0f}"
 
 
 class Check(NamedTuple):
@@ -420,8 +405,8 @@ CHECKS = (
     Check("parameters", (), parameters),
     Check("disk", ("parameters",), disk),
     Check("splits", ("parameters",), splits),
-    Check("shop", ("splits",), shop),
-    Check("shop episode", ("shop",), shop_episode),
+    Check("shop", ("parameters",), shop),
+    Check("shop episode", ("splits", "shop"), shop_episode),
     Check("policy server", ("parameters",), lambda case: interviews.server(case.policy)),
     Check("policy tool call", ("policy server",), lambda case: interviews.tool_call(case.policy)),
     Check("policy counts", ("policy tool call",), lambda case: interviews.counts(case.policy)),

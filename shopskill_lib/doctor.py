@@ -1,7 +1,7 @@
 """`shopskill doctor`: is everything there that a run needs, told line by line before the run costs anything.
 
-This module looks after the installed packages and needs none of them itself, so that it can name what is missing;
-with all packages there, `checkup` takes the process over and looks at everything else.
+This module looks at packages and disk and needs the standard library alone, so that it can name what is missing; with all
+packages there, `checkup` takes the process over and looks at everything else.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import tomllib
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from shopskill_lib.console import Parser, respond, say
-from shopskill_lib.errors import SetupError
+from shopskill_lib.errors import OutputError, SetupError
 from shopskill_lib.folders import project
 
 Mark = Literal["ok", "warning", "fails", "not checked"]
@@ -137,6 +138,41 @@ def _unimportable(names: list[str]) -> list[str]:
     culprit = names[len(tried.stdout.splitlines())]
     why = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
     return [f"{culprit} cannot be imported ({why})"]
+
+
+def disk(run_dir: Path, need: int, basis: str) -> Finding:
+    """Tell whether a run folder, made or not, can be written and has room.
+
+    Args:
+        run_dir: the run folder.
+        need: bytes that the run may write at most.
+        basis: what that rests on.
+
+    Raises:
+        OutputError: nothing can be written there.
+    """
+    place = next(path for path in (run_dir, *run_dir.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"doctor")
+            file.flush()
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise OutputError(
+            f"the run folder {run_dir} cannot be written ({error.strerror})",
+            where=str(place),
+            allowed="a folder that you may write, on a disk with space",
+            todo="choose another one with --out, or free some space",
+        ) from error
+    found = f"{_size(free)} free in {place}, writable; the run writes up to {_size(need)} ({basis})"
+    if free >= 2 * need:
+        return Finding("ok", found)
+    return Finding("fails" if free < need else "warning", found, "free some space, or choose another disk with --out")
+
+
+def _size(count: float) -> str:
+    """Return bytes in words."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
 
 
 def _begin(options: argparse.Namespace) -> str:

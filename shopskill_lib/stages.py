@@ -1,11 +1,11 @@
 """The stages of a run, one a notebook: what each will ask of the models, and the work that it rests on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shopskill_lib import cold_start, online, protocol, workbench
+from shopskill_lib import cold_start, distil, online, protocol, workbench
 from shopskill_lib.settings import Settings
 from shopskill_lib.workbench import Bench
 
@@ -35,6 +35,17 @@ def most_episodes(settings: Settings) -> dict[str, int]:
         "04_gate_b": 2 * settings.n_test,
         "05_online": settings.rounds * sum(online.episodes_a_round(settings)),
     }
+
+
+def owed_episodes(bench: Bench, chosen: Collection[str]) -> dict[str, int]:
+    """Return the episodes that some notebooks still ask for at most; only 01 and 03 know what is there."""
+    most = {name: count for name, count in most_episodes(bench.settings).items() if name in chosen and count}
+    plans = {}
+    if "01_cards" in chosen:
+        plans["01_cards"] = distil.plan_train(bench, distil.seed_skill(bench))
+    if "03_gate_a" in chosen:
+        plans["03_gate_a"] = protocol.plan_bare(bench, "val") if bench.pool is None else protocol.plan_gate_a(bench)
+    return most | {name: most[name] - protocol.foresee(bench, plan).kept for name, plan in plans.items()}
 
 
 def rule_of(names: Mapping[str, Any]) -> online.Rule:

@@ -300,7 +300,7 @@ def test_splits_that_differ_in_kind(examine: Examine, monkeypatch: pytest.Monkey
     monkeypatch.setattr(workbench, "open_catalogue", lambda settings: changed)  # noqa: ARG005 - its signature
     found = examine("--sample", "0")
     assert found["splits"].mark == "warning"
-    assert "differ in options, a price limit" in found["splits"].found and "/0 %" in found["splits"].found
+    assert "differ in options, a price limit" in found["splits"].found and "/0%" in found["splits"].found
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path, examine: Examine) -> None:
@@ -325,7 +325,7 @@ def test_no_headroom_below_and_above(examine: Examine) -> None:
     with served(lost) as (url, _):
         found = examine("--sample", "4", policy_url=url, trainer="none", max_steps=3)
     assert found["headroom"].mark == "warning" and "0 of 4" in found["headroom"].found
-    assert "interval 0% to 49%" in found["headroom"].found and "4 by action_limit" in found["headroom"].found
+    assert "interval 0% to 49%" in found["headroom"].found and "action_limit 4" in found["headroom"].found
     assert "easier tasks" in found["headroom"].remedy and "larger --sample" in found["headroom"].remedy
 
 

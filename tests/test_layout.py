@@ -20,6 +20,7 @@ ORDER = [
     "console",
     "files",
     "folders",
+    "doctor",
     "records",
     "jsonl",
     "text",
@@ -115,6 +116,8 @@ ORDER = [
     "viewer",
     "report",
     "parameters",
+    "interviews",
+    "checkup",
     "run",
     "cli",
 ]
@@ -134,7 +137,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"parameters"},
-    "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__"},
+    "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__", "doctor", "checkup"},
 }
 """Packages that only one module may import."""
 
