@@ -26,7 +26,6 @@ from shopskill_lib.errors import (
     InfrastructureError,
     InputError,
     Interrupted,
-    OutputError,
     ParameterError,
     ShopskillError,
 )
@@ -364,9 +363,10 @@ def forecast(case: Case) -> Finding:
     total, at_once = sum(owed.values()), case.at_once
     seconds = statistics.mean((episode.ended_at - episode.started_at).total_seconds() for episode in episodes)
     rate = at_once / max(seconds, 0.001)
+    hours = timedelta(seconds=round(total / rate))
     told = (
         f"{total:,} episodes at most ({', '.join(f'{name} {count:,}' for name, count in owed.items())}); "
-        f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once: {timedelta(seconds=round(total / rate))}"
+        f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once: {hours}"
     )
     basis = f"from {len(episodes)} bare episodes; a skill makes prompts longer, the author's calls come on top"
     usage = total_usage(episode.usage for episode in episodes)

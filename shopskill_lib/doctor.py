@@ -1,7 +1,7 @@
 """`shopskill doctor`: is everything there that a run needs, told line by line before the run costs anything.
 
-This module looks at packages and disk and needs the standard library alone, so that it can name what is missing; with all
-packages there, `checkup` takes the process over and looks at everything else.
+This module looks at packages and disk and needs the standard library alone, so that it can name what is missing; with
+all packages there, `checkup` takes the process over and looks at everything else.
 """
 
 import argparse

@@ -316,7 +316,7 @@ def test_a_disk_that_is_too_small(examine: Examine) -> None:
 
 
 def test_no_headroom_below_and_above(examine: Examine) -> None:
-    def lost(request: Json, reply: Reply) -> Reply:  # noqa: ARG001 - a Change
+    def lost(request: Json, reply: Reply) -> Reply:
         offered = [tool["function"]["name"] for tool in request["tools"]]
         call = {"name": offered[0], "arguments": '{"query": "外套"}' if "search" in offered else '{"value": "x"}'}
         message_of(reply)["tool_calls"] = [{"id": "c", "type": "function", "function": call}]
