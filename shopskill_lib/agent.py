@@ -89,7 +89,7 @@ class Agent:
         return {
             "agent": AGENT_VERSION,
             "max_steps": self.max_steps,
-            "model": self.model.identity.model_dump(),
+            "model": self.model.identity.decisive,
             "prompts": self.prompts.sha256,
             "shop": dict(self.shop.fingerprint),
         }

@@ -7,17 +7,17 @@ what a model answered is never asked for again.
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import httpx2
 import openai
 
 from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
-from shopskill_lib.records import ModelIdentity, Usage, canonical
+from shopskill_lib.records import CallProtocol, ModelIdentity, ToolChoice, Usage, canonical
 from shopskill_lib.replies import NotAReplyError, Reply, Stop, read_reply
 
 SIMULATED = "simulated"
@@ -35,6 +35,11 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model_not_found|model\b.{0,200}\b(not found|not exist)", re.IGNORECASE | re.DOTALL)
+_OWN = {
+    *("messages", "model", "temperature", "max_tokens", "seed", "n", "stream", "stream_options"),
+    *("tools", "tool_choice", "functions", "function_call", "response_format"),
+}
+"""Fields of a request that `extra_body` may not hold."""
 _REFUSED = {
     401: "refuses the key",
     402: "asks for payment",
@@ -49,14 +54,18 @@ class Endpoint:
     """A model as the parameters name it.
 
     Attributes:
-        url: base URL up to and with ``/v1``, or ``simulated``.
+        url: base URL up to and with ``/v1``, several of the same model separated by spaces, or ``simulated``.
         model: name of the model on that server.
         checkpoint: identifier of the frozen weights.
         key_variable: name of the environment variable that holds the key; "" for none.
         temperature: sampling temperature.
         max_tokens: most tokens of one reply.
         send_seed: whether the call's seed is sent.
-        timeout: seconds that a read may take.
+        tool_choice: whether the server is asked to enforce a call; not every server does.
+        protocol: how the model calls; ``json_schema`` and ``json`` are for servers without tools.
+        extra_body: further fields of every request.
+        stream: whether answers are streamed; a reply is the same either way.
+        timeout: seconds that an answer may take, from the request to its last byte.
         price_in: price of a million prompt tokens; 0 when unknown.
         price_out: price of a million completion tokens; 0 when unknown.
     """
@@ -68,18 +77,23 @@ class Endpoint:
     temperature: float = 0.0
     max_tokens: int = 512
     send_seed: bool = True
+    tool_choice: ToolChoice = "auto"
+    protocol: CallProtocol = "tools"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    stream: bool = False
     timeout: float = 180.0
     price_in: float = 0.0
     price_out: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values that no endpoint can have."""
+        own = sorted(_OWN & self.extra_body.keys())
         problems = (
-            (
-                self.url != SIMULATED and not self.url.startswith(("http://", "https://")),
-                "url",
-                "simulated, or http(s)",
-            ),
+            (self.url != SIMULATED and not _are_urls(self.urls), "url", "simulated, or different http(s) URLs"),
+            (self.tool_choice not in get_args(ToolChoice), "tool_choice", ", ".join(get_args(ToolChoice))),
+            (self.protocol not in get_args(CallProtocol), "protocol", ", ".join(get_args(CallProtocol))),
+            (bool(own), "extra_body", f"other fields than {', '.join(sorted(_OWN))}, which have parameters"),
+            (not _is_json(self.extra_body), "extra_body", "a JSON object without NaN"),
             (not self.model.strip(), "model", "the name of a model"),
             (not self.checkpoint.strip(), "checkpoint", "an identifier of the weights"),
             (not 0 <= self.temperature <= 2, "temperature", "0 to 2"),
@@ -94,6 +108,11 @@ class Endpoint:
                 )
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs, one or several."""
+        return tuple(self.url.split())
+
+    @property
     def identity(self) -> ModelIdentity:
         """What a result depends on: nothing of where and how fast the model runs."""
         return ModelIdentity(
@@ -103,6 +122,9 @@ class Endpoint:
             max_tokens=self.max_tokens,
             send_seed=self.send_seed,
             simulated=self.url == SIMULATED or self.model.startswith(SIMULATED),
+            tool_choice=self.tool_choice,
+            protocol=self.protocol,
+            extra_body=dict(self.extra_body),
         )
 
     def price(self, usage: Usage | None) -> float | None:
@@ -110,6 +132,18 @@ class Endpoint:
         if usage is None or not (self.price_in or self.price_out):
             return None
         return (usage.prompt_tokens * self.price_in + usage.completion_tokens * self.price_out) / 1e6
+
+
+def _are_urls(urls: Sequence[str]) -> bool:
+    return 0 < len(set(urls)) == len(urls) and all(url.startswith(("http://", "https://")) for url in urls)
+
+
+def _is_json(fields: Mapping[str, Any]) -> bool:
+    try:
+        canonical(dict(fields))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +342,7 @@ def connect(
     )
     client = openai.OpenAI(
         api_key=_key(endpoint.key_variable),
-        base_url="http://simulated.invalid/v1" if endpoint.url == SIMULATED else endpoint.url,
+        base_url="http://simulated.invalid/v1" if endpoint.url == SIMULATED else endpoint.urls[0],
         max_retries=0,
         http_client=http,
     )

@@ -1,15 +1,17 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from scripted import Answer, FakeClock, Server, completion, failure, scripted, serve
 
+from shopskill_lib import workbench
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.models import TRIES, CallCost, ChatModel, Endpoint, connect
 from shopskill_lib.records import Usage, canonical
 from shopskill_lib.replies import Fault, NotAReplyError, Reply, Stop, ToolCall, read_reply
+from shopskill_lib.settings import Settings
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "total_tokens": 47}
 MESSAGES = [canonical({"role": "user", "content": "一 {brace} “quote”"})]
@@ -268,6 +270,13 @@ def test_a_key_comes_from_the_environment(loopback: Opener, monkeypatch: pytest.
         {"max_tokens": 0},
         {"timeout": 0.0},
         {"price_in": -1.0},
+        {"url": "http://a/v1 http://a/v1"},
+        {"url": "http://a/v1 b/v1"},
+        {"url": " "},
+        {"tool_choice": "none"},
+        {"protocol": "yaml"},
+        {"extra_body": {"stream": True}},
+        {"extra_body": {"top_p": float("nan")}},
     ],
 )
 def test_a_value_that_no_endpoint_has_is_refused(wrong: dict[str, Any]) -> None:
@@ -289,3 +298,26 @@ def test_identity_and_price() -> None:
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=100_000)
     assert endpoint.price(usage) == pytest.approx(3.0)
     assert endpoint.price(None) is None and scripted().endpoint.price(usage) is None
+
+
+def test_an_identity_at_its_defaults_is_that_of_earlier_results() -> None:
+    plain = Endpoint(url="http://h/v1", model="m", checkpoint="c").identity
+    assert set(plain.decisive) == {"model", "checkpoint", "temperature", "max_tokens", "send_seed", "simulated"}
+    other = Endpoint(url="http://h/v1", model="m", checkpoint="c", protocol="json", extra_body={"top_k": 20}).identity
+    assert other.decisive == plain.decisive | {"protocol": "json", "extra_body": {"top_k": 20}}
+    streamed = Endpoint(url="http://a/v1 http://b/v1", model="m", checkpoint="c", stream=True)
+    assert streamed.identity == plain and streamed.urls == ("http://a/v1", "http://b/v1")
+
+
+@pytest.mark.parametrize("who", ["policy", "author"])
+def test_the_settings_name_every_option_of_an_endpoint(who: Literal["policy", "author"]) -> None:
+    texts = {"protocol": "json", "tool_choice": "required", "extra_body": '{"思考": false}', "stream": "true"}
+    names = {f"{who}_{name}" for name in texts}
+    settings = Settings.of_texts({f"{who}_{name}": text for name, text in texts.items()}, names)
+    found = workbench.endpoint(settings, who)
+    assert (found.protocol, found.tool_choice, found.stream) == ("json", "required", True)
+    assert found.extra_body == {"思考": False}
+    for text in ("{", "[1]", '"x"'):
+        wrong = settings.model_copy(update={f"{who}_extra_body": text})
+        with pytest.raises(ParameterError, match=f"parameter {who}_extra_body.*JSON object"):
+            workbench.endpoint(wrong, who)
