@@ -4,10 +4,12 @@ Real and simulated models are behind the same wire format. Retries are for failu
 what a model answered is never asked for again.
 """
 
+import errno
 import os
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, get_args
@@ -19,12 +21,13 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.records import CallProtocol, ModelIdentity, ToolChoice, Usage, canonical
 from shopskill_lib.replies import NotAReplyError, Reply, Stop, read_reply
+from shopskill_lib.traffic import Traffic
 
 SIMULATED = "simulated"
 """The url of the model that needs no server; names of simulated models begin with it as well."""
 
 TRIES = 6
-"""Requests for one answer at most."""
+"""Requests for one answer at most; those that a server fails while it answers nobody do not count."""
 LONGEST_BACKOFF = 30.0
 LONGEST_RETRY_AFTER = 300.0
 """Seconds that a server's Retry-After is obeyed at most."""
@@ -47,6 +50,8 @@ _REFUSED = {
     404: "does not know the model or the path",
 }
 _RETRIED = {408, 409, 429}
+_OVERLOADED = {408, 429}
+_NO_MORE_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,10 @@ class Model(Protocol):
         """Return the same model with another meter."""
         ...
 
+    def until(self, deadline: float) -> "Model":
+        """Return the same model, which makes no try after these `clock.seconds()`."""
+        ...
+
     def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
         """Ask once (see `ChatModel.reply`)."""
         ...
@@ -191,9 +200,9 @@ class Model(Protocol):
 class _Failed(Exception):  # noqa: N818 - not an error yet: it may be tried again
     """A request that brought no reply."""
 
-    def __init__(self, message: str, *, retry: bool, wait: float = 0.0) -> None:
+    def __init__(self, message: str, *, retry: bool, wait: float = 0.0, overloaded: bool = False) -> None:
         super().__init__(message)
-        self.retry, self.wait = retry, wait
+        self.retry, self.wait, self.overloaded = retry, wait, overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +211,13 @@ class ChatModel:
 
     endpoint: Endpoint
     client: openai.OpenAI
+    traffic: Traffic
+    """Of the server, shared by all copies of this model."""
     clock: Clock = SYSTEM_CLOCK
     meter: Callable[[CallCost], None] | None = None
     """Told the cost of every call."""
+    deadline: float | None = None
+    """Value of `clock.seconds()` after which no further try is made; None for none."""
 
     @property
     def identity(self) -> ModelIdentity:
@@ -214,6 +227,10 @@ class ChatModel:
     def metered(self, meter: Callable[[CallCost], None]) -> "ChatModel":
         """Return the same model with another meter."""
         return replace(self, meter=meter)
+
+    def until(self, deadline: float) -> "ChatModel":
+        """Return the same model, which makes no try after these `clock.seconds()`."""
+        return replace(self, deadline=deadline)
 
     def close(self) -> None:
         """Close the connections."""
@@ -228,26 +245,41 @@ class ChatModel:
             seed: seed of the call, sent when the endpoint says so.
 
         Raises:
-            InfrastructureError: no reply after all tries, or a refusal that another try would not change.
-            SetupError: the server refuses the key or does not know the model.
+            InfrastructureError: no reply after all tries or before the deadline, or a refusal that another try would
+                not change.
+            SetupError: the server refuses the key, does not know the model, or is down for good.
         """
         body = self._body(messages, tools, seed)
         offered = {tool["function"]["name"] for tool in tools}
         started = self.clock.seconds()
-        for tries in range(1, TRIES + 1):
+        tries = failures = 0
+        while True:
+            tries += 1
             try:
-                answer = self._ask(body, offered)
+                answer = self._try(body, offered)
             except _Failed as failed:
-                if not failed.retry or tries == TRIES:
+                failures += not self.traffic.down
+                if not failed.retry or failures == TRIES:
                     self._count(CallCost("error", None, tries, self.clock.seconds() - started))
                     raise self._infrastructure(failed, tries) from failed
-                self.clock.sleep(_pause(tries, seed, failed.wait))
+                if not self.traffic.down:  # else the next turn waits
+                    self.clock.sleep(_pause(failures, seed, failed.wait))
             else:
                 break
         reply = replace(answer, tries=tries, seconds=self.clock.seconds() - started)
         kind = {"ToolCall": "call", "Fault": "fault", "Stop": "ending"}[type(reply.outcome).__name__]
         self._count(CallCost(kind, reply.usage, tries, reply.seconds))
         return reply
+
+    def knock(self) -> None:
+        """Ask for one token, and tell the traffic whether anything came back: how a server that is down is probed.
+
+        It is not metered: a handful of tokens an outage.
+        """
+        message = {"role": "user", "content": "ping"}
+        body = canonical({"model": self.endpoint.model, "messages": [message], "max_tokens": 1})
+        with suppress(_Failed, SetupError), _told(self.traffic):
+            self._ask(body, set())
 
     def _body(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> bytes:
         """Return the request body; the messages are not encoded again."""
@@ -260,6 +292,14 @@ class ChatModel:
         if self.endpoint.send_seed:
             rest["seed"] = seed
         return b'{"messages":[' + b",".join(messages) + b"]," + canonical(rest)[1:]
+
+    def _try(self, body: bytes, offered: set[str]) -> Reply:
+        """Send one request when the server bears one more, and tell the traffic what became of it."""
+        with self.traffic.turn():
+            if self.deadline is not None and self.clock.seconds() >= self.deadline:
+                raise _Failed("the deadline has passed", retry=False)
+            with _told(self.traffic):
+                return self._ask(body, offered)
 
     def _ask(self, body: bytes, offered: set[str]) -> Reply:
         """Send one request and read its answer."""
@@ -274,7 +314,7 @@ class ChatModel:
         except openai.APIStatusError as error:
             return self._refusal(error)
         except openai.APIConnectionError as error:
-            raise _Failed(f"{error} ({error.__cause__!r})", retry=True) from error
+            raise _Failed(f"{error} ({error.__cause__!r})", retry=True, overloaded=_too_much(error)) from error
         except NotAReplyError as error:
             raise _Failed(str(error), retry=True) from error
 
@@ -294,7 +334,8 @@ class ChatModel:
             ) from error
         retry = status in _RETRIED or status >= 500
         wait = _retry_after(error.response.headers.get("retry-after"), self.clock)
-        raise _Failed(f"HTTP {status}: {_excerpt(text)}", retry=retry, wait=wait) from error
+        message = f"HTTP {status}: {_excerpt(text)}"
+        raise _Failed(message, retry=retry, wait=wait, overloaded=status in _OVERLOADED) from error
 
     def _count(self, cost: CallCost) -> None:
         if self.meter is not None:
@@ -346,7 +387,42 @@ def connect(
         max_retries=0,
         http_client=http,
     )
-    return ChatModel(endpoint, client, clock)
+    traffic = Traffic(
+        f"model {endpoint.model!r} at {endpoint.url}",
+        clock,
+        most=connections,
+        probe=lambda traffic: ChatModel(endpoint, client, traffic, clock).knock(),
+    )
+    return ChatModel(endpoint, client, traffic, clock)
+
+
+@contextmanager
+def _told(traffic: Traffic) -> Iterator[None]:
+    """Tell the traffic whether a request was answered; a refusal is an answer."""
+    try:
+        yield
+    except _Failed as failed:
+        if failed.retry:
+            traffic.failed(str(failed), overloaded=failed.overloaded, wait=failed.wait)
+        else:
+            traffic.succeeded()
+        raise
+    except SetupError:
+        traffic.succeeded()
+        raise
+    traffic.succeeded()
+
+
+def _too_much(error: openai.APIConnectionError) -> bool:
+    """Tell whether a request failed because server or machine have too much to do: a timeout, too many open files."""
+    if isinstance(error, openai.APITimeoutError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _NO_MORE_FILES:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _key(variable: str) -> str:

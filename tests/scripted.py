@@ -62,8 +62,15 @@ def tools(body: Json) -> dict[str, list[str]]:
     }
 
 
+def is_probe(body: Json) -> bool:
+    """Whether this is the one token that a server which is down is asked for."""
+    return "tools" not in body
+
+
 def buyer(body: Json) -> Answer:
     """Search for the request, open the first product, choose the first value of every axis, buy."""
+    if is_probe(body):
+        return completion(text="pong", finish="length")
     offered = tools(body)
     usage = {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": 12}
     if "search" in offered:
@@ -80,7 +87,7 @@ def buyer(body: Json) -> Answer:
 
 
 class FakeClock:
-    """Time that passes only by waiting."""
+    """Time that passes only by waiting; the waits of several threads add up."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []

@@ -16,6 +16,7 @@ ORDER = [
     "curriculum",
     "errors",
     "clock",
+    "traffic",
     "console",
     "files",
     "folders",
