@@ -115,7 +115,18 @@ def _no_object(name: str, found: str) -> ParameterError:
 
 
 def connect_to(named: Endpoint) -> ChatModel:
-    """Return the model behind an endpoint, the simulated ones on their transport."""
+    """Return the model behind an endpoint, the simulated ones on their transport.
+
+    Raises:
+        ParameterError: a simulated model is to stream, or to call by text.
+    """
+    if named.url == SIMULATED and (named.stream or named.protocol != "tools"):
+        raise ParameterError(
+            f"the simulated {named.model} has stream {named.stream}, protocol {named.protocol!r}",
+            where=f"model {named.model}",
+            allowed="stream False and protocol 'tools' for models that ship",
+            todo="leave both at their defaults, or name a server",
+        )
     return connect(named, transport=wire.transport() if named.url == SIMULATED else None)
 
 
