@@ -80,9 +80,9 @@ class Traffic:
         """Note that a request was answered, whatever the answer means."""
         with self._changed:
             self._row, self._earliest = 0, 0.0
-            if self._since is not None:
+            if self._since is not None and self._pause > FIRST_PAUSE:
                 _say(f"{self._server} answers again after {self._clock.seconds() - self._since:.0f} s")
-                self._since = None
+            self._since = None
             self._limit = min(self._most, self._limit + 1 / self._limit)
             self._changed.notify_all()
 
@@ -102,14 +102,13 @@ class Traffic:
                 self._lower()
             if self._row >= IN_A_ROW and self._since is None:
                 self._since, self._pause = now, FIRST_PAUSE
-                _say(f"{self._server} does not answer ({cause}); waiting for it, {self._patience:.0f} s at most")
 
     def _lower(self) -> None:
-        """Halve what goes at once; the requests under way were too many together and count once."""
-        self._limit, self._settling = max(1.0, self._limit / 2), self._busy
+        """Admit half of what is under way, which was too much together and therefore counts once."""
+        self._limit, self._settling = max(1.0, min(self._limit, self._busy) / 2), self._busy
         if self.at_once < self._lowest:
             self._lowest = self.at_once
-            _say(f"{self._server} is overloaded ({self._cause}): {self.at_once} requests at once from here")
+            _say(f"{self._server} is overloaded ({self._cause}): fewer requests at once, {self.at_once} for now")
 
     def _enter(self) -> bool:
         """Take a place; True for the caller whose own request is the probe."""
@@ -162,6 +161,8 @@ class Traffic:
             self._probing = self._probing and not probing
             given_up = False
             if probing and self._since is not None:
+                if self._pause == FIRST_PAUSE:
+                    _say(f"{self._server} does not answer ({self._cause}): waiting, {self._patience:.0f} s at most")
                 self._pause = min(LONGEST_PAUSE, 2 * self._pause)
                 given_up = self._clock.seconds() - self._since >= self._patience
             self._deaths += given_up

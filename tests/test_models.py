@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 import pytest
-from scripted import Answer, FakeClock, Server, completion, failure, scripted, serve
+from scripted import PONG, Answer, FakeClock, Json, Server, completion, failure, is_probe, scripted, serve
 
 from shopskill_lib import workbench
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
@@ -22,7 +22,7 @@ GOOD = completion(("search", {"query": "red cup"}), usage=USAGE)
 
 
 class Loopback:
-    """A model behind a loopback server with the given answers, on a clock that never waits."""
+    """A model behind a loopback server with the given answers, on a clock that never waits; probes are answered."""
 
     def __init__(self, server: Server, model: ChatModel, time: FakeClock, costs: list[CallCost]) -> None:
         self.server, self.model, self.waits, self.costs = server, model, time.waits, costs
@@ -39,7 +39,12 @@ def loopback() -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def _open(*answers: Answer, **settings: Any) -> Loopback:
-            server = stack.enter_context(serve(answers))
+            rest = iter(answers)
+
+            def script(body: Json) -> Answer:
+                return PONG if is_probe(body) else next(rest, answers[-1])
+
+            server = stack.enter_context(serve(script))
             time, costs = FakeClock(), list[CallCost]()
             endpoint = Endpoint(url=server.url, model="m", checkpoint="c", **({"timeout": 5.0} | settings))
             model = connect(endpoint, clock=time.clock)
@@ -119,16 +124,17 @@ def test_no_reply_of_a_model_is_a_failure_of_the_server(loopback: Opener, answer
     there = loopback(answer)
     with pytest.raises(InfrastructureError, match=f"no reply after {TRIES} requests"):
         there.ask()
-    assert len(there.server.requests) == TRIES and [cost.outcome for cost in there.costs] == ["error"]
+    asked = [request for request in there.server.requests if not is_probe(request)]
+    assert len(asked) == TRIES and [cost.outcome for cost in there.costs] == ["error"]
     assert there.costs[0].usage is None
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_a_server_that_is_not_there_is_waited_for_and_given_up() -> None:
     time = FakeClock()
     model = connect(Endpoint(url="http://127.0.0.1:9/v1", model="m", checkpoint="c"), clock=time.clock)
-    with pytest.raises(InfrastructureError, match="Connection"):
+    with pytest.raises(SetupError, match=r"has not answered for 3\d\d seconds, the last time so: Connection"):
         model.reply(MESSAGES, TOOLS, 1)
-    assert len(time.waits) == TRIES - 1
+    assert 300 <= sum(time.waits) <= 320
     model.close()
 
 
@@ -136,6 +142,38 @@ def test_a_silent_server_times_out(loopback: Opener) -> None:
     there = loopback(GOOD._replace(headers={"Content-Length": "100000"}), timeout=0.05)
     with pytest.raises(InfrastructureError, match="timed out"):
         there.ask()
+    assert there.model.traffic.at_once < 64
+
+
+def test_a_server_that_comes_back_is_asked_the_same_again() -> None:
+    answers = iter([*[failure(503)] * 12, PONG, GOOD])
+    time = FakeClock()
+    with serve(lambda _: next(answers)) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c"), clock=time.clock)
+        reply = model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+    assert isinstance(reply.outcome, ToolCall) and reply.tries == 6
+    assert list(map(is_probe, server.requests)) == [False] * 5 + [True] * 8 + [False]
+    assert {len(request["messages"]) for request in server.requests} == {1} and server.requests[5]["max_tokens"] == 1
+
+
+def test_a_rate_limit_that_never_ends_stops_with_its_cause() -> None:
+    time = FakeClock()
+    with serve([failure(429, "quota of the day", Retry_After="120")]) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c"), clock=time.clock)
+        with pytest.raises(SetupError, match="the last time so: HTTP 429: quota of the day"):
+            model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+    assert time.waits[4:] == [120, 1, 120, 59] and model.traffic.at_once == 1
+
+
+def test_no_try_is_made_after_the_deadline(loopback: Opener) -> None:
+    there = loopback(failure(500), failure(500), GOOD)
+    late = there.model.until(there.model.clock.seconds() + 2.5)
+    with pytest.raises(InfrastructureError, match="after 3 requests: the deadline has passed"):
+        late.reply(MESSAGES, TOOLS, 1)
+    assert len(there.server.requests) == 2 and [cost.outcome for cost in there.costs] == ["error"]
+    assert isinstance(there.ask().outcome, ToolCall)
 
 
 def test_a_request_that_is_refused_for_good_is_not_repeated(loopback: Opener) -> None:
