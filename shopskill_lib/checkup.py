@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,9 @@ TURN_BYTES, PAGE_BYTES, ANALYSIS_BYTES, REST_BYTES = 1_000, 4_000, 20_000, 20_00
 
 Generous: the default run has about 800, 1,600 and 8,000 bytes, and 12 MB of the rest.
 """
+
+TRIES = 2
+"""Requests for one answer: enough for a hiccup, too few to wait for a server that fails."""
 
 LOW, HIGH = 0.15, 0.85
 """Bare success between which a skill has room to help and to harm."""
@@ -151,7 +154,7 @@ class Case:
     def _interview(self, who: Who, question: Question) -> Interview:
         """Connect a model for its questions; whatever they cost is counted."""
         model = self.opened.enter_context(closing(workbench.connect_to(workbench.endpoint(self.settings, who))))
-        return Interview(who, model.metered(self.costs.append), question)
+        return Interview(who, replace(model, meter=self.costs.append, tries=TRIES), question)
 
 
 def parameters(case: Case) -> Finding:

@@ -4,16 +4,20 @@ Every question is one that a run asks: the policy's first prompt, the compiler's
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shopskill_lib import authoring, protocol
+from shopskill_lib import authoring, protocol, workbench
 from shopskill_lib.agent import Prompts, tools_of
 from shopskill_lib.compilation import Compilation
 from shopskill_lib.dialogue import Answer, Conversation, Tool, call, record_tool
 from shopskill_lib.doctor import Finding
+from shopskill_lib.endpoints import OTHER_NAME
+from shopskill_lib.errors import InfrastructureError
+from shopskill_lib.exchange import Exchange, Failed
 from shopskill_lib.models import ChatModel
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import (
@@ -27,7 +31,7 @@ from shopskill_lib.records import (
     canonical,
     make_treatment,
 )
-from shopskill_lib.replies import Reply, Stop, ToolCall
+from shopskill_lib.replies import Reply, Stop
 from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.shops import pages
 from shopskill_lib.shops.reward import resolve_price
@@ -67,6 +71,11 @@ class Question:
     user: str
     tools: Sequence[Tool[Any]]
     language: Language
+
+    @property
+    def size(self) -> int:
+        """Bytes of messages and tools."""
+        return sum(map(len, self.talk.messages)) + len(canonical([tool.schema for tool in self.tools]))
 
     @property
     def talk(self) -> Conversation:
@@ -115,9 +124,25 @@ class Interview:
     question: Question
 
     @cached_property
-    def listed(self) -> list[dict[str, Any]] | None:
-        """What `/v1/models` says of each model; None where that is not offered."""
-        return self.model.listed()
+    def lists(self) -> list[list[dict[str, Any]] | None]:
+        """What each of its servers lists of its models; None of one that offers no list.
+
+        Raises:
+            InfrastructureError: a server cannot be reached.
+            SetupError: a server refuses the key.
+        """
+        return [self._list(server.exchange) for server in self.model.servers.all]
+
+    def _list(self, exchange: Exchange) -> list[dict[str, Any]] | None:
+        try:
+            return exchange.entries()
+        except Failed as failed:
+            raise InfrastructureError(
+                f"no server answers ({failed})",
+                where=f"{self.who}_url {exchange.url}",
+                allowed="a running server",
+                todo=f"start it, or correct {self.who}_url",
+            ) from failed
 
     @cached_property
     def answers(self) -> list[Answer[Any]]:
@@ -132,33 +157,40 @@ class Interview:
 
     @property
     def context(self) -> tuple[int, str] | None:
-        """Tokens of the model's context and the field that tells them; None where none does."""
-        entry = next((entry for entry in self.listed or () if entry.get("id") == self.model.endpoint.model), {})
-        meta = entry.get("meta")
-        told = {name: entry.get(name) for name in ("max_model_len", "context_length")}
-        told["meta.n_ctx_train"] = meta.get("n_ctx_train") if isinstance(meta, dict) else None
-        return next(((value, name) for name, value in told.items() if type(value) is int and value > 0), None)
+        """Tokens of the model's shortest context and the field that tells them; None where none does."""
+        name = self.model.endpoint.model
+        entries = [entry for entries in self.lists for entry in entries or () if entry.get("id") == name]
+        return min(filter(None, map(_told, entries)), default=None)
+
+
+def _told(entry: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Return the context that an entry of a server's list tells."""
+    meta = entry.get("meta")
+    told = {name: entry.get(name) for name in ("max_model_len", "context_length")}
+    told["meta.n_ctx_train"] = meta.get("n_ctx_train") if isinstance(meta, dict) else None
+    return next(((value, name) for name, value in told.items() if type(value) is int and value > 0), None)
 
 
 def server(interview: Interview) -> Finding:
-    """Tell whether the server answers and lists the model.
+    """Tell whether every server answers and lists the model.
 
     Raises:
-        InfrastructureError: it cannot be reached.
-        SetupError: it refuses the key.
+        InfrastructureError: one cannot be reached.
+        SetupError: one refuses the key.
     """
-    endpoint, listed = interview.model.endpoint, interview.listed
-    place = f"{endpoint.model} at {endpoint.url}"
-    if listed is None:
-        return Finding("ok", f"{place}: the server answers; it offers no list of models, the first call tells the rest")
-    names = [str(entry.get("id")) for entry in listed]
-    if endpoint.model in names:
-        return Finding("ok", f"{place}: the server answers and lists the model")
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    endpoint, lists = interview.model.endpoint, [entries for entries in interview.lists if entries is not None]
+    found = f"{endpoint.model} at {endpoint.url}: {'every' if len(interview.lists) > 1 else 'the'} server answers"
+    others = [[str(entry.get("id")) for entry in entries] for entries in lists]
+    without = next((names for names in others if endpoint.model not in names), None)
+    if without is not None:
+        shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        return Finding(
+            "warning",
+            f"{found}, but lists {shown or 'no model'}",
+            f"set {interview.who}_model to a listed name, unless the server takes this one unlisted",
+        )
     return Finding(
-        "warning",
-        f"the server at {endpoint.url} lists {shown or 'no model'}, not {endpoint.model}",
-        f"set {interview.who}_model to a listed name, unless the server is known to take this one",
+        "ok", f"{found}; {'the model is listed' if lists else 'it lists no models, so the first call will tell'}"
     )
 
 
@@ -178,19 +210,16 @@ def tool_call(interview: Interview) -> Finding:
     why = other.stop.ending if other.stop else other.fault
     words = ", in words without a call" if other.reply.text.strip() and not other.reply.calls else ""
     found = f"{count}; another one: {why}{words}{f' ({other.detail})' if other.detail else ''}"
-    if why == "generation_length":
-        return Finding(_unless(legal), found, f"raise {interview.who}_max_tokens: the reply ran out of tokens")
-    return Finding(
-        _unless(legal),
-        found,
-        "serve the model with its tool-call parser and chat template (vLLM: --enable-auto-tool-choice "
-        "--tool-call-parser NAME; llama.cpp: --jinja); each such answer costs a turn",
-    )
+    if len(legal) >= len(answers) - 1:
+        return Finding("ok", found)
+    remedy = f"raise {interview.who}_max_tokens: the reply ran out of tokens" if why == "generation_length" else _PARSER
+    return Finding("warning" if legal else "fails", found, remedy)
 
 
-def _unless(some: Sequence[object]) -> Any:
-    """Return the mark of something that holds sometimes, or never."""
-    return "warning" if some else "fails"
+_PARSER = (
+    "serve the model with its tool-call parser and chat template (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; "
+    "llama.cpp: --jinja), or have it call in text: policy_protocol, author_protocol"
+)
 
 
 def counts(interview: Interview) -> Finding:
@@ -246,30 +275,23 @@ def _said(reply: Reply) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest prompt that a run is expected to send at a second turn.
+    """The longest prompt that an episode may begin with, but for its skill.
 
     Attributes:
         prompts: the policy's texts.
         task: the longest request.
-        page: text and state of the longest page.
+        page: text and state of the longest page, in the place of the home page.
     """
 
     prompts: Prompts
     task: Task
     page: tuple[str, ObservationState]
 
-    def talk(self, treatment: Treatment) -> Conversation:
-        """Return the conversation after one search, its skill in the prompt."""
-        talk = Conversation()
-        talk.show(self.prompts.system(self.task, treatment.hints))
-        home = pages.render(pages.home_state(), self.prompts.language)
-        talk.add(role="user", content=self.prompts.first(self.task, home))
-        made = ToolCall("call_1", "search", {}, '{"query": "-"}')
-        function = {"name": made.name, "arguments": made.raw}
-        calls = [{"id": made.call_id, "type": "function", "function": function}]
-        talk.add(role="assistant", content="", tool_calls=calls)
-        talk.answer(made, self.page[0])
-        return talk
+    def under(self, treatment: Treatment) -> Question:
+        """Return the prompt with a treatment in it."""
+        text, state = self.page
+        system, user = self.prompts.system(self.task, treatment.hints), self.prompts.first(self.task, text)
+        return Question(system, user, tools_of(state), self.prompts.language)
 
 
 def longest_page(products: Mapping[str, Product], language: Language) -> tuple[str, ObservationState]:
@@ -327,13 +349,8 @@ def _largest(settings: Settings) -> Treatment:
 
 def _room(interview: Interview, longest: Longest, treatment: Treatment, basis: str) -> Finding:
     """Tell whether the context holds a treatment, the longest page and a reply, by the server's own count."""
-    model, told = interview.model, interview.context
-    tools = [tool.schema for tool in tools_of(longest.page[1])]
-    talk = longest.talk(treatment)
-    brief = replace(model, endpoint=replace(model.endpoint, max_tokens=1))
-    reply = brief.reply(talk.messages, tools, SEEDS[0])
-    size = sum(map(len, talk.messages)) + len(canonical(tools))
-    most = model.endpoint.max_tokens
+    question, told, most = longest.under(treatment), interview.context, interview.model.endpoint.max_tokens
+    reply = _first_token(interview, question)
     what = f"{basis} and a page of {len(longest.page[0]):,} characters"
     mend = "serve the model with a longer context, or show fewer or shorter chunks"
     if reply.outcome == Stop("context_length"):
@@ -341,8 +358,8 @@ def _room(interview: Interview, longest: Longest, treatment: Treatment, basis: s
     if reply.usage is None:
         return Finding("ok", f"{what} were taken; the server counts no tokens, so what is left cannot be told")
     used = reply.usage.prompt_tokens
-    expected = _expected(interview, size)
-    if expected and used < CUT * expected:
+    expected = _expected(interview, question)
+    if expected is not None and used < CUT * expected:
         return Finding(
             "fails",
             f"{what} count {used:,} prompt tokens where about {expected:,.0f} are expected: the server seems to cut "
@@ -357,12 +374,20 @@ def _room(interview: Interview, longest: Longest, treatment: Treatment, basis: s
     return Finding("ok", f"{needed} that is {used + most:,} of {told[0]:,} ({told[1]})")
 
 
-def _expected(interview: Interview, size: int) -> float | None:
-    """Return the tokens of a prompt of this size in bytes, by the tokens of the short question."""
-    question = interview.question
-    short = sum(map(len, question.talk.messages)) + len(canonical([tool.schema for tool in question.tools]))
+def _first_token(interview: Interview, question: Question) -> Reply:
+    """Ask for one token of the answer, on a connection of its own."""
+    endpoint = interview.model.endpoint
+    renamed = {name: 1 for name in (OTHER_NAME,) if name in endpoint.extra_body}
+    brief = replace(endpoint, max_tokens=1, extra_body={**endpoint.extra_body, **renamed})
+    with closing(workbench.connect_to(brief)) as made:
+        model = replace(made, meter=interview.model.meter, tries=interview.model.tries)
+        return call(model, question.talk, question.tools, SEEDS[0], question.language).reply
+
+
+def _expected(interview: Interview, question: Question) -> float | None:
+    """Return the tokens of a prompt, by its length and the tokens of the short question."""
     usage = interview.replies[0].usage
-    return None if usage is None else usage.prompt_tokens * size / short
+    return None if usage is None else usage.prompt_tokens * question.size / interview.question.size
 
 
 def author_room(interview: Interview, settings: Settings) -> Finding:

@@ -25,12 +25,12 @@ T = TypeVar("T")
 J = TypeVar("J")
 A = TypeVar("A")
 
-DEAD = 3
-"""Different jobs that fail from the start of a process, without a success, after which it stops: the set-up is
-wrong."""
+SUSPECT = 10
+"""Different jobs that fail one after the other, each at its first attempt, after which it is the set-up that is wrong
+and none of them. A server that is down does not come to this: callers wait for it, or get a `SetupError` (traffic)."""
 
-OUTAGE = 10
-"""Different jobs that fail in a row for want of a server, after which a process stops: nothing is to be had there."""
+FEW = 3
+"""The same where nothing has succeeded yet and there are fewer jobs than that: all of them, this many at least."""
 
 MAX_ATTEMPTS = 3
 """Attempts at a job, counted over all processes that worked on its folder."""
@@ -83,30 +83,33 @@ def work(trade: Trade[J, A], jobs: Sequence[tuple[J, int]], threads: int, max_at
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; what was in flight has been finished and kept.
-        SetupError: the set-up is wrong, or the first attempts of this process have all failed.
+        SetupError: the set-up is wrong: a model or shop says so or stays down, or first attempts all fail.
     """
     if jobs:
-        _Crew(trade, max_attempts).run(jobs, threads, kept)
+        _Crew(trade, max_attempts, len(jobs), kept).run(jobs, threads)
 
 
 class _Crew(Generic[J, A]):
     """Threads that take jobs from one queue until it is empty or something says stop."""
 
-    def __init__(self, trade: Trade[J, A], max_attempts: int) -> None:
-        self._trade, self._max_attempts = trade, max_attempts
-        self._queue: deque[tuple[int, J, int]] = deque()
+    def __init__(self, trade: Trade[J, A], max_attempts: int, owed: int, kept: int) -> None:
+        self._trade, self._max_attempts, self._kept = trade, max_attempts, kept
+        self._queue: deque[tuple[J, int]] = deque()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._waiting: list[tuple[int, A]] = []
         self._answered = False
+        self._suspect = SUSPECT if kept else min(SUSPECT, max(FEW, owed))
+        self._withheld: list[tuple[int, A]] = []
 
-    def run(self, jobs: Sequence[tuple[J, int]], threads: int, kept: int) -> None:
+    def run(self, jobs: Sequence[tuple[J, int]], threads: int) -> None:
         """Run all jobs."""
-        self._queue.extend((place, job, attempts + 1) for place, (job, attempts) in enumerate(jobs))
+        self._queue.extend((job, attempts + 1) for job, attempts in jobs)
         silent = bool(os.environ.get("CI")) or not sys.stderr.isatty()
         with (
-            tqdm(total=kept + len(jobs), initial=kept, unit=self._trade.unit[0], disable=silent) as self._bar,
+            tqdm(
+                total=self._kept + len(jobs), initial=self._kept, unit=self._trade.unit[0], disable=silent
+            ) as self._bar,
             _asking_to_stop(self._stop),
             ThreadPoolExecutor(min(threads, len(jobs)), self._trade.unit[0]) as pool,
         ):
@@ -115,7 +118,7 @@ class _Crew(Generic[J, A]):
                 pass
         for worker in workers:
             worker.result()
-        for _, attempt in self._waiting:
+        for _, attempt in self._withheld:
             self._trade.keep(attempt)
         if self._stop.is_set():  # also with nothing left to do here: the caller has more
             raise Interrupted(
@@ -141,41 +144,44 @@ class _Crew(Generic[J, A]):
         with self._lock:
             if not self._queue:
                 return False
-            place, job, number = self._queue.popleft()
+            job, number = self._queue.popleft()
         attempt = self._trade.attempt(job, number)
         failed = self._trade.failure(attempt)
-        for kept in self._ready(place, attempt, failed):
+        for kept in self._ready(attempt, number, failed):
             self._trade.keep(kept)
         with self._lock:
             again = failed is not None and number < self._max_attempts
             if again:
-                self._queue.append((place, job, number + 1))
+                self._queue.append((job, number + 1))
             self._show(attempt, not again)
         return True
 
-    def _ready(self, place: int, attempt: A, failed: Failure | None) -> list[A]:
-        """Return what may be kept: failures wait for the next success, so that a dead server costs no attempts.
+    def _ready(self, attempt: A, number: int, failed: Failure | None) -> list[A]:
+        """Return what may be kept: first attempts that fail wait for a success, as the set-up may be wrong.
+
+        After a success only failures of network and server are suspicious; a job that has failed before is data.
 
         Raises:
-            SetupError: the first attempts of this process have all failed, or many in a row for want of a server.
+            SetupError: too many first attempts in a row have failed.
         """
         with self._lock:
-            self._waiting.append((place, attempt))
-            outage = failed is not None and failed.kind == InfrastructureError.__name__
-            if failed is not None and (outage or not self._answered):
-                most, which = (OUTAGE, "last") if self._answered else (DEAD, "first")
-                if len({waiting for waiting, _ in self._waiting}) < most:
-                    return []
-                raise SetupError(
-                    f"the {which} {most} {self._trade.unit[1]} have all failed, the last one so: "
-                    f"{failed.message.partition('. Allowed:')[0]}",
-                    where=self._trade.model,
-                    allowed="a model and a shop that answer",
-                    todo="mend what the message names, then repeat the call; none of these attempts counts",
-                )
+            self._withheld.append((number, attempt))
             self._answered = self._answered or failed is None
-            ready, self._waiting = [attempt for _, attempt in self._waiting], []
-            return ready
+            outage = failed is not None and failed.kind == InfrastructureError.__name__
+            suspicious = sum(number == 1 for number, _ in self._withheld)
+            if failed is None or not suspicious or (self._answered and not outage):
+                ready, self._withheld = [attempt for _, attempt in self._withheld], []
+                return ready
+            if suspicious < self._suspect:
+                return []
+            which = "last" if self._answered else "first"
+            raise SetupError(
+                f"the {which} {suspicious} {self._trade.unit[1]} have all failed, the last one so: "
+                f"{failed.message.partition('. Allowed:')[0]}",
+                where=self._trade.model,
+                allowed="a model and a shop that answer",
+                todo="mend what the message names, then repeat the call; none of these attempts counts",
+            )
 
     def _show(self, attempt: A, over: bool) -> None:
         """Move the progress bar."""

@@ -62,8 +62,19 @@ def tools(body: Json) -> dict[str, list[str]]:
     }
 
 
+PONG = completion(text="pong", finish="length")
+"""What a server that is up answers to a probe."""
+
+
+def is_probe(body: Json) -> bool:
+    """Whether this is the one token that a server which is down is asked for."""
+    return "tools" not in body
+
+
 def buyer(body: Json) -> Answer:
     """Search for the request, open the first product, choose the first value of every axis, buy."""
+    if is_probe(body):
+        return PONG
     offered = tools(body)
     usage = {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": 12}
     if "search" in offered:
@@ -80,7 +91,7 @@ def buyer(body: Json) -> Answer:
 
 
 class FakeClock:
-    """Time that passes only by waiting."""
+    """Time that passes only by waiting; the waits of several threads add up."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -96,10 +107,11 @@ class FakeClock:
 
 
 def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any) -> ChatModel:
-    """A simulated model in this process that answers by the script."""
+    """A simulated model in this process that answers by the script, and probes by itself."""
 
     def handle(request: httpx2.Request) -> httpx2.Response:
-        answer = script(json.loads(request.content))
+        body = json.loads(request.content)
+        answer = PONG if is_probe(body) else script(body)
         return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
 
     endpoint = Endpoint(url="simulated", model="scripted", checkpoint="c1", **settings)

@@ -144,11 +144,11 @@ def test_a_server_that_fails_leaves_analyses_owed_and_says_so(shop: EmbeddedShop
         assert len(distilled(shop, pairs, tmp_path, server.url)) == 10
 
 
-def test_a_dead_server_stops_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
+def test_a_wrong_set_up_stops_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
     pairs = pairs_of(en, 8)
     with (
         serve([failure(400, "out of order")]) as server,
-        pytest.raises(SetupError, match=r"the first 3 analyses have all failed, the last one so: .*out of order"),
+        pytest.raises(SetupError, match=r"the first 8 analyses have all failed, the last one so: .*out of order"),
     ):
         distilled(en, pairs, tmp_path, server.url)
     assert not lines(tmp_path / CARDS) and not lines(tmp_path / ERRORS)

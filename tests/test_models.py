@@ -1,15 +1,17 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from scripted import Answer, FakeClock, Server, completion, failure, scripted, serve
+from scripted import PONG, Answer, FakeClock, Json, Server, completion, failure, is_probe, scripted, serve
 
+from shopskill_lib import workbench
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.models import TRIES, CallCost, ChatModel, Endpoint, connect
 from shopskill_lib.records import Usage, canonical
 from shopskill_lib.replies import Fault, NotAReplyError, Reply, Stop, ToolCall, read_reply
+from shopskill_lib.settings import Settings
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "total_tokens": 47}
 MESSAGES = [canonical({"role": "user", "content": "一 {brace} “quote”"})]
@@ -20,7 +22,7 @@ GOOD = completion(("search", {"query": "red cup"}), usage=USAGE)
 
 
 class Loopback:
-    """A model behind a loopback server with the given answers, on a clock that never waits."""
+    """A model behind a loopback server with the given answers, on a clock that never waits; probes are answered."""
 
     def __init__(self, server: Server, model: ChatModel, time: FakeClock, costs: list[CallCost]) -> None:
         self.server, self.model, self.waits, self.costs = server, model, time.waits, costs
@@ -37,7 +39,12 @@ def loopback() -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def _open(*answers: Answer, **settings: Any) -> Loopback:
-            server = stack.enter_context(serve(answers))
+            rest = iter(answers)
+
+            def script(body: Json) -> Answer:
+                return PONG if is_probe(body) else next(rest, answers[-1])
+
+            server = stack.enter_context(serve(script))
             time, costs = FakeClock(), list[CallCost]()
             endpoint = Endpoint(url=server.url, model="m", checkpoint="c", **({"timeout": 5.0} | settings))
             model = connect(endpoint, clock=time.clock)
@@ -117,16 +124,17 @@ def test_no_reply_of_a_model_is_a_failure_of_the_server(loopback: Opener, answer
     there = loopback(answer)
     with pytest.raises(InfrastructureError, match=f"no reply after {TRIES} requests"):
         there.ask()
-    assert len(there.server.requests) == TRIES and [cost.outcome for cost in there.costs] == ["error"]
+    asked = [request for request in there.server.requests if not is_probe(request)]
+    assert len(asked) == TRIES and [cost.outcome for cost in there.costs] == ["error"]
     assert there.costs[0].usage is None
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_a_server_that_is_not_there_is_waited_for_and_given_up() -> None:
     time = FakeClock()
     model = connect(Endpoint(url="http://127.0.0.1:9/v1", model="m", checkpoint="c"), clock=time.clock)
-    with pytest.raises(InfrastructureError, match="Connection"):
+    with pytest.raises(SetupError, match=r"has not answered for 3\d\d seconds, the last time so: Connection"):
         model.reply(MESSAGES, TOOLS, 1)
-    assert len(time.waits) == TRIES - 1
+    assert 300 <= sum(time.waits) <= 320
     model.close()
 
 
@@ -134,6 +142,38 @@ def test_a_silent_server_times_out(loopback: Opener) -> None:
     there = loopback(GOOD._replace(headers={"Content-Length": "100000"}), timeout=0.05)
     with pytest.raises(InfrastructureError, match="timed out"):
         there.ask()
+    assert there.model.traffic.at_once < 64
+
+
+def test_a_server_that_comes_back_is_asked_the_same_again() -> None:
+    answers = iter([*[failure(503)] * 12, PONG, GOOD])
+    time = FakeClock()
+    with serve(lambda _: next(answers)) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c"), clock=time.clock)
+        reply = model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+    assert isinstance(reply.outcome, ToolCall) and reply.tries == 6
+    assert list(map(is_probe, server.requests)) == [False] * 5 + [True] * 8 + [False]
+    assert {len(request["messages"]) for request in server.requests} == {1} and server.requests[5]["max_tokens"] == 1
+
+
+def test_a_rate_limit_that_never_ends_stops_with_its_cause() -> None:
+    time = FakeClock()
+    with serve([failure(429, "quota of the day", Retry_After="120")]) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c"), clock=time.clock)
+        with pytest.raises(SetupError, match="the last time so: HTTP 429: quota of the day"):
+            model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+    assert time.waits[4:] == [120, 1, 120, 59] and model.traffic.at_once == 1
+
+
+def test_no_try_is_made_after_the_deadline(loopback: Opener) -> None:
+    there = loopback(failure(500), failure(500), GOOD)
+    late = there.model.until(there.model.clock.seconds() + 2.5)
+    with pytest.raises(InfrastructureError, match="after 3 requests: the deadline has passed"):
+        late.reply(MESSAGES, TOOLS, 1)
+    assert len(there.server.requests) == 2 and [cost.outcome for cost in there.costs] == ["error"]
+    assert isinstance(there.ask().outcome, ToolCall)
 
 
 def test_a_request_that_is_refused_for_good_is_not_repeated(loopback: Opener) -> None:
@@ -268,6 +308,13 @@ def test_a_key_comes_from_the_environment(loopback: Opener, monkeypatch: pytest.
         {"max_tokens": 0},
         {"timeout": 0.0},
         {"price_in": -1.0},
+        {"url": "http://a/v1 http://a/v1"},
+        {"url": "http://a/v1 b/v1"},
+        {"url": " "},
+        {"tool_choice": "none"},
+        {"protocol": "yaml"},
+        {"extra_body": {"stream": True}},
+        {"extra_body": {"top_p": float("nan")}},
     ],
 )
 def test_a_value_that_no_endpoint_has_is_refused(wrong: dict[str, Any]) -> None:
@@ -289,3 +336,26 @@ def test_identity_and_price() -> None:
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=100_000)
     assert endpoint.price(usage) == pytest.approx(3.0)
     assert endpoint.price(None) is None and scripted().endpoint.price(usage) is None
+
+
+def test_an_identity_at_its_defaults_is_that_of_earlier_results() -> None:
+    plain = Endpoint(url="http://h/v1", model="m", checkpoint="c").identity
+    assert set(plain.decisive) == {"model", "checkpoint", "temperature", "max_tokens", "send_seed", "simulated"}
+    other = Endpoint(url="http://h/v1", model="m", checkpoint="c", protocol="json", extra_body={"top_k": 20}).identity
+    assert other.decisive == plain.decisive | {"protocol": "json", "extra_body": {"top_k": 20}}
+    streamed = Endpoint(url="http://a/v1 http://b/v1", model="m", checkpoint="c", stream=True)
+    assert streamed.identity == plain and streamed.urls == ("http://a/v1", "http://b/v1")
+
+
+@pytest.mark.parametrize("who", ["policy", "author"])
+def test_the_settings_name_every_option_of_an_endpoint(who: Literal["policy", "author"]) -> None:
+    texts = {"protocol": "json", "tool_choice": "required", "extra_body": '{"思考": false}', "stream": "true"}
+    names = {f"{who}_{name}" for name in texts}
+    settings = Settings.of_texts({f"{who}_{name}": text for name, text in texts.items()}, names)
+    found = workbench.endpoint(settings, who)
+    assert (found.protocol, found.tool_choice, found.stream) == ("json", "required", True)
+    assert found.extra_body == {"思考": False}
+    for text in ("{", "[1]", '"x"'):
+        wrong = settings.model_copy(update={f"{who}_extra_body": text})
+        with pytest.raises(ParameterError, match=f"parameter {who}_extra_body.*JSON object"):
+            workbench.endpoint(wrong, who)

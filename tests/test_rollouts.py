@@ -503,16 +503,16 @@ def test_sigterm_finishes_what_is_in_flight_and_exits_75(tmp_path: Path) -> None
     assert timeless(tmp_path / "run") == timeless(tmp_path / "unbroken")
 
 
-def test_a_server_that_is_down_stops_the_run_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
+def test_a_wrong_set_up_stops_the_run_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
     down = Bench(en, failing(en, {str(number) for number in range(1, 9)}))
-    with pytest.raises(SetupError, match=r"the first 3 episodes have all failed, the last one so: .*out of order"):
+    with pytest.raises(SetupError, match=r"the first 8 episodes have all failed, the last one so: .*out of order"):
         down.run(down.plan(8), tmp_path)
     assert not (tmp_path / "episodes" / "bare.jsonl").exists()
     up = Bench(en)
     assert len(up.run(up.plan(8), tmp_path).scored) == 8
 
 
-def test_an_outage_in_the_middle_stops_the_run_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
+def test_a_set_up_that_goes_wrong_stops_the_run_and_costs_no_attempts(en: EmbeddedShop, tmp_path: Path) -> None:
     names = list(en.catalogue.tasks)[:20]
     down = Bench(en, failing(en, set(names[3:])))
     with pytest.raises(SetupError, match=r"the last 10 episodes have all failed.*none of these attempts counts"):
