@@ -78,7 +78,7 @@ class Case:
     Attributes:
         options: the command's.
         costs: of the calls that checks made, those of the sample's episodes apart.
-        opened: the models, closed at the end.
+        opened: shop and models, closed at the end.
         sampled: the bare episodes of the sample, once they have been run.
     """
 
@@ -111,7 +111,8 @@ class Case:
     @cached_property
     def shop(self) -> EmbeddedShop | ShopSimulator:
         """The shop, open."""
-        return workbench.open_shop(self.settings, self.catalogue, self.order.run_dir)
+        opened = workbench.open_shop(self.settings, self.catalogue, self.order.run_dir)
+        return self.opened.enter_context(closing(opened))
 
     @cached_property
     def policy(self) -> Interview:

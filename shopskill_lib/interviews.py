@@ -217,8 +217,8 @@ def tool_call(interview: Interview) -> Finding:
 
 
 _PARSER = (
-    "serve the model with its tool-call parser and chat template (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; "
-    "llama.cpp: --jinja), or have it call in text: policy_protocol, author_protocol"
+    "serve the model with its tool-call parser and chat template (vLLM: --enable-auto-tool-choice --tool-call-parser "
+    "NAME; llama.cpp: --jinja), or have it call in text: policy_protocol, author_protocol"
 )
 
 

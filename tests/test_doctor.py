@@ -104,17 +104,12 @@ def marks(found: dict[str, Finding]) -> dict[str, str]:
 
 def test_a_good_set_up_by_the_command(tmp_path: Path) -> None:
     params = tmp_path / "lab.yaml"
-    with subprocess.Popen(
-        [sys.executable, "-m", "shopskill_lib.simulated"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as models:
-        assert models.stdout is not None
-        url = models.stdout.readline().split()[-1]
+    with process("shopskill_lib.simulated") as url:
         params.write_text(json.dumps(SIZE | {"policy_url": url, "author_url": url, "trainer": "none"}), "utf-8")
         command = [sys.executable, "-m", "shopskill_lib.cli", "doctor", str(params), "--out", str(tmp_path / "run")]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "90"}
         )
-        models.terminate()
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [name for name in ("packages", *(check.name for check in checkup.CHECKS)) if name not in done.stdout] == []
@@ -133,6 +128,36 @@ def test_a_good_set_up_in_both_languages(language: str, examine: Examine) -> Non
     assert "bought gold and earned 1.00" in found["shop episode"].found
     assert "simulated" in found["headroom"].found
     assert "01_cards 20" in found["forecast"].found and "03_gate_a 36" in found["forecast"].found
+
+
+@contextmanager
+def process(*command: str) -> Iterator[str]:
+    """Run a server of ours as a process of its own, until it is killed; its first line ends or begins with its URL."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        try:
+            yield next(word.rstrip(",") for word in line.split() if word.startswith("http"))
+        finally:
+            running.kill()
+
+
+def test_a_shop_server_and_what_becomes_of_it(examine: Examine, run_dir: Path) -> None:
+    serve = ("shopskill_lib.shops.serve", "--port", "0", "--slots", "4", "--products", "2000")
+    with process(*serve) as url:
+        found = examine("--sample", "3", shop_url=url)
+        assert found["shop"].mark == "warning" and "4 slots, 4 free" in found["shop"].found
+        assert found["shop episode"].mark == "ok" and found["headroom"].mark == "ok", found
+        assert "with 4 at once" in found["forecast"].found
+        assert examine("--sample", "0", shop_url=url, policy_concurrency=4, author_concurrency=4)["shop"].mark == "ok"
+        found = examine("--sample", "3", "--out", f"{run_dir}-other", shop_url=url, catalogue_seed=1)
+        assert found["shop episode"].mark == "fails" and "another catalogue" in found["shop episode"].found
+        assert found["headroom"] == Finding("not checked", "because shop episode fails")
+    found = examine("--sample", "3", shop_url=url, shop_timeout=2.0)
+    assert found["shop"].mark == "fails" and found["shop episode"].mark == "not checked"
+    assert found["policy tool call"].mark == "ok"
 
 
 def test_a_model_server_that_is_down(examine: Examine) -> None:
@@ -162,7 +187,7 @@ def test_an_unknown_parameter(examine: Examine) -> None:
     ("given", "word"),
     [
         ({"draft": "nowhere/skill.md"}, "nowhere/skill.md"),
-        ({"prompts_dir": "tests/advice"}, "prompts_dir"),
+        ({"prompts_dir": "docs"}, "prompts_dir"),
         ({"policy_url": "http://127.0.0.1:1/v1"}, "trainer"),
         ({"catalogue": "README.md"}, "splits"),
         ({"n_val": "400"}, "n_val"),
