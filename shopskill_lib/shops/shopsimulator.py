@@ -71,8 +71,12 @@ def connect(
             another one than the run began with.
     """
     door = Door(url, timeout=timeout, clock=clock, connections=threads)
-    server = servers.of_run(door, folder)
-    servers.refuse_other_goods(server, catalogue, door)
+    try:
+        server = servers.of_run(door, folder)
+        servers.refuse_other_goods(server, catalogue, door)
+    except BaseException:
+        door.close()
+        raise
     return ShopSimulator(door, server, catalogue, folder, threads)
 
 
