@@ -370,7 +370,7 @@ def forecast(case: Case) -> Finding:
     hours = timedelta(seconds=round(total / rate))
     told = (
         f"{total:,} episodes at most ({', '.join(f'{name} {count:,}' for name, count in owed.items())}); "
-        f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once: {hours}"
+        f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once, {hours} in all"
     )
     basis = f"from {len(episodes)} bare episodes; a skill makes prompts longer, the author's calls come on top"
     usage = total_usage(episode.usage for episode in episodes)
@@ -413,12 +413,12 @@ CHECKS = (
     Check("shop episode", ("splits", "shop"), shop_episode),
     Check("policy server", ("parameters",), lambda case: interviews.server(case.policy)),
     Check("policy tool call", ("policy server",), lambda case: interviews.tool_call(case.policy)),
-    Check("policy counts", ("policy tool call",), lambda case: interviews.counts(case.policy)),
+    Check("policy usage", ("policy tool call",), lambda case: interviews.usage(case.policy)),
     Check("policy seed", ("policy tool call",), lambda case: interviews.seeds(case.policy)),
     Check("policy context", ("policy tool call", "splits"), policy_context),
     Check("author server", ("parameters",), lambda case: interviews.server(case.author)),
     Check("author tool call", ("author server",), lambda case: interviews.tool_call(case.author)),
-    Check("author counts", ("author tool call",), lambda case: interviews.counts(case.author)),
+    Check("author usage", ("author tool call",), lambda case: interviews.usage(case.author)),
     Check("author seed", ("author tool call",), lambda case: interviews.seeds(case.author)),
     Check("author context", ("author server",), lambda case: interviews.author_room(case.author, case.settings)),
     Check("headroom", ("disk", "shop episode", "policy tool call"), headroom),
@@ -429,21 +429,23 @@ CHECKS = (
 
 def examine(case: Case) -> Iterator[tuple[str, Finding]]:
     """Make every check, and yield its name and what it found."""
-    marks: dict[str, doctor.Mark] = {}
+    found: dict[str, Finding] = {}
     for check in CHECKS:
-        found = _make(check, case, marks)
-        marks[check.name] = found.mark
-        yield check.name, found
+        found[check.name] = _make(check, case, found)
+        yield check.name, found[check.name]
 
 
-def _make(check: Check, case: Case, marks: Mapping[str, doctor.Mark]) -> Finding:
+def _make(check: Check, case: Case, found: Mapping[str, Finding]) -> Finding:
     """Make one check, or say why it cannot be made."""
-    unasked = _unasked(check.name, case) if marks.get("parameters", "fails") != "fails" else ""
+    known = "parameters" in found and found["parameters"].mark != "fails"
+    unasked = _unasked(check.name, case) if known else ""
     if unasked:
         return Finding("not checked", f"because {unasked}")
-    blocked = next((need for need in check.needs if marks[need] in ("fails", "not checked")), None)
-    if blocked is not None:
-        return Finding("not checked", f"because {blocked} {'fails' if marks[blocked] == 'fails' else 'is not checked'}")
+    for need in check.needs:
+        if found[need].mark == "fails":
+            return Finding("not checked", f"because {need} failed")
+        if found[need].mark == "not checked":
+            return found[need]
     try:
         return check.make(case)
     except Interrupted:

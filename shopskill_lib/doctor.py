@@ -185,7 +185,7 @@ def _begin(options: argparse.Namespace) -> str:
     say(found.line("packages"))
     if found.mark != "fails":
         os.execv(sys.executable, [sys.executable, "-m", "shopskill_lib.checkup", *sys.argv[1:]])
-    say(Finding("not checked", "because packages fail").line("everything else"))
+    say(Finding("not checked", "because packages failed").line("everything else"))
     raise failure(options.parameters, ["packages"])
 
 

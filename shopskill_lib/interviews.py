@@ -44,9 +44,11 @@ CUT = 0.5
 """Share of the expected prompt tokens below which a server is suspected to cut prompts in silence."""
 
 _NEEDS: dict[Language, str] = {
-    "en": "I need a warm jacket for walks in the rain, in a dark colour. My budget is $120.",
-    "zh": "我想买一件下雨天散步穿的保暖外套，要深色的，预算800元以内。",
+    "en": "I am looking for this: rain jacket. It should be: waterproof, hooded, light. The variant I want has color "
+    "navy, size L. My budget is $120.",
+    "zh": "我想买一件羽绒服，需要满足：防水，带帽子，轻便，规格选深绿色、L码，预算500元以内。",
 }
+"""A request with much to choose from for the words of a search, so that another seed shows."""
 
 _MECHANISM: dict[Language, dict[str, Any]] = {
     "en": {
@@ -208,8 +210,8 @@ def tool_call(interview: Interview) -> Finding:
         return Finding("ok", f"{count} of {' or '.join(tool.name for tool in interview.question.tools)}")
     other = next(answer for answer in answers if answer.made is None)
     why = other.stop.ending if other.stop else other.fault
-    words = ", in words without a call" if other.reply.text.strip() and not other.reply.calls else ""
-    found = f"{count}; another one: {why}{words}{f' ({other.detail})' if other.detail else ''}"
+    words = ", words instead of a call" if other.reply.text.strip() and not other.reply.calls else ""
+    found = f"{count}; the first other one is {why}{words}{f' ({other.detail})' if other.detail else ''}"
     if len(legal) >= len(answers) - 1:
         return Finding("ok", found)
     remedy = f"raise {interview.who}_max_tokens: the reply ran out of tokens" if why == "generation_length" else _PARSER
@@ -222,7 +224,7 @@ _PARSER = (
 )
 
 
-def counts(interview: Interview) -> Finding:
+def usage(interview: Interview) -> Finding:
     """Tell whether replies carry token counts and a finish_reason."""
     replies = interview.replies
     uncounted = sum(reply.usage is None for reply in replies)
@@ -234,13 +236,16 @@ def counts(interview: Interview) -> Finding:
             "without usage no tokens, costs or budgets are known; without finish_reason a reply that ran out of tokens "
             "looks like a fault: have the server send both",
         )
-    mean = [sum(numbers) / len(replies) for numbers in zip(*map(_numbers, replies), strict=True)]
-    return Finding("ok", f"usage and finish_reason in every reply; {mean[0]:,.0f} prompt, {mean[1]:,.0f} reply tokens")
+    prompt, completion = (sum(numbers) / len(replies) for numbers in zip(*map(_numbers, replies), strict=True))
+    thought = sum(reply.reasoning is not None for reply in replies)
+    thoughts = f"; {thought} replies with reasoning, which is kept and never sent back" if thought else "; no reasoning"
+    found = f"usage and finish_reason in every reply, about {prompt:,.0f} prompt and {completion:,.0f} reply tokens"
+    return Finding("ok", found + thoughts)
 
 
 def _numbers(reply: Reply) -> tuple[int, int]:
-    usage = reply.usage or Usage(prompt_tokens=0, completion_tokens=0)
-    return usage.prompt_tokens, usage.completion_tokens
+    counted = reply.usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return counted.prompt_tokens, counted.completion_tokens
 
 
 def seeds(interview: Interview) -> Finding:
@@ -386,8 +391,8 @@ def _first_token(interview: Interview, question: Question) -> Reply:
 
 def _expected(interview: Interview, question: Question) -> float | None:
     """Return the tokens of a prompt, by its length and the tokens of the short question."""
-    usage = interview.replies[0].usage
-    return None if usage is None else usage.prompt_tokens * question.size / interview.question.size
+    short = interview.replies[0].usage
+    return None if short is None else short.prompt_tokens * question.size / interview.question.size
 
 
 def author_room(interview: Interview, settings: Settings) -> Finding:

@@ -67,6 +67,7 @@ def searching(query: str, request: Json, reply: Reply) -> Reply:
     """The reply with this query instead; one that was cut off stays as it is."""
     if request["max_tokens"] > 1:
         message_of(reply)["tool_calls"][0]["function"]["arguments"] = json.dumps({"query": query})
+        reply.body["usage"]["completion_tokens"] = len(query)
     return reply
 
 
@@ -154,7 +155,7 @@ def test_a_shop_server_and_what_becomes_of_it(examine: Examine, run_dir: Path) -
         assert examine("--sample", "0", shop_url=url, policy_concurrency=4, author_concurrency=4)["shop"].mark == "ok"
         found = examine("--sample", "3", "--out", f"{run_dir}-other", shop_url=url, catalogue_seed=1)
         assert found["shop episode"].mark == "fails" and "another catalogue" in found["shop episode"].found
-        assert found["headroom"] == Finding("not checked", "because shop episode fails")
+        assert found["headroom"] == Finding("not checked", "because shop episode failed")
     found = examine("--sample", "3", shop_url=url, shop_timeout=2.0)
     assert found["shop"].mark == "fails" and found["shop episode"].mark == "not checked"
     assert found["policy tool call"].mark == "ok"
@@ -166,7 +167,7 @@ def test_a_model_server_that_is_down(examine: Examine) -> None:
     found = examine(policy_url=url, trainer="none")
     assert found["policy server"].mark == "fails" and url in found["policy server"].found
     assert found["shop episode"].mark == "ok" and found["author tool call"].mark == "ok"
-    assert found["headroom"] == Finding("not checked", "because policy tool call is not checked")
+    assert found["headroom"] == Finding("not checked", "because policy server failed")
 
 
 def test_a_failing_check_is_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +228,7 @@ def test_a_server_without_usage(examine: Examine) -> None:
 
     with served(uncounted) as (url, _):
         found = examine("--sample", "2", policy_url=url, trainer="none")
-    assert found["policy counts"].mark == "warning" and "usage is missing in 4 of 4" in found["policy counts"].found
+    assert found["policy usage"].mark == "warning" and "usage is missing in 4 of 4" in found["policy usage"].found
     assert "cannot be told" in found["policy context"].found
     assert found["forecast"].mark == "warning" and "unknown" in found["forecast"].found
 
@@ -359,7 +360,7 @@ def test_no_headroom_below_and_above(examine: Examine) -> None:
 def test_without_a_sample_nothing_is_bought(run_dir: Path, examine: Examine) -> None:
     found = examine("--sample", "0")
     assert found["headroom"] == Finding("not checked", "because --sample is 0: no episode was run")
-    assert found["forecast"] == Finding("not checked", "because headroom is not checked")
+    assert found["forecast"] == found["headroom"]
     assert not run_dir.exists()
 
 
