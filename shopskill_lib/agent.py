@@ -213,7 +213,7 @@ def _stop(session: Session, stop: Stop, number: int) -> None:
     """End the episode for a reason of the model; before the first action an overflow is a wrong set-up (M3)."""
     if stop.ending == "context_length" and number == 1:
         raise SetupError(
-            "the first prompt and its reply do not fit into the model's context",
+            "the first prompt does not fit into the model's context beside its reply",
             where="policy prompt",
             allowed="a context that holds prompt, hints, the first page and a reply",
             todo="serve the model with a longer context, lower policy_max_tokens, or show fewer hints",

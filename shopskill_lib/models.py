@@ -24,7 +24,7 @@ from shopskill_lib.traffic import Traffic
 __all__ = ["SIMULATED", "CallCost", "ChatModel", "Endpoint", "Model", "connect"]
 
 TRIES = 6
-"""Requests for one answer at most; while the server answers nobody none is made."""
+"""Requests for one answer at most, for each server there is; while a server answers nobody none is made."""
 LONGEST_BACKOFF = 30.0
 LONGEST_RETRY_AFTER = 300.0
 """Seconds that a server's Retry-After is obeyed at most."""
@@ -97,7 +97,7 @@ class ChatModel:
     deadline: float | None = None
     """Value of `clock.seconds()` after which no further try is made; None for none."""
     tries: int = TRIES
-    """Requests for one answer at most."""
+    """Requests for one answer at most, of each of its servers."""
 
     @property
     def identity(self) -> ModelIdentity:
@@ -146,13 +146,14 @@ class ChatModel:
         body = self._body(messages, tools, seed)
         offered = {tool["function"]["name"] for tool in tools}
         started = self.clock.seconds()
-        for tries in range(1, self.tries + 1):
+        most = self.tries * len(self.servers.all)
+        for tries in range(1, most + 1):
             try:
                 answer = self._try(body, offered)
             except Failed as failed:
                 pause = _pause(tries, seed, failed.wait)
                 late = self._left() <= pause
-                if not failed.retry or tries == self.tries or late:
+                if not failed.retry or tries == most or late:
                     self._count(CallCost("error", None, tries, self.clock.seconds() - started))
                     cause = f"{failed}{'; the deadline passes before another try' * (failed.retry and late)}"
                     raise self._infrastructure(cause, tries) from failed

@@ -69,20 +69,23 @@ class Servers:
         """Wait for a place at a server, and hold it for one request.
 
         Raises:
-            SetupError: all servers have been down, and one of them for the whole patience.
+            SetupError: no server answers, one of them for the whole patience.
         """
         self._look()
         with ExitStack() as place:
             yield self._enter(place)
 
     def _enter(self, place: ExitStack) -> Server:
-        """Take a place at the least busy server; where that one is given up while another is up, there."""
+        """Take a place at the least busy server; where that one is given up and another answers, there."""
         while True:
             server = place.enter_context(self._chosen())
             try:
                 place.enter_context(server.traffic.turn())
             except SetupError:
                 place.close()
+                for other in self.all:
+                    if other is not server and other.traffic.down:
+                        other.knock()
                 if all(other.traffic.down for other in self.all):
                     raise
             else:
