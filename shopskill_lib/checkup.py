@@ -209,9 +209,10 @@ def splits(case: Case) -> Finding:
     check_disjoint(found, allowed)
     sizes = ", ".join(f"{split} {len(tasks):,}" for split, tasks in found.items())
     apart = " or ".join(word for word in ("task", "product", "persona") if word not in allowed)
+    disjoint = f", no {apart} in two of them" if len(found) > 1 else ""
     asked = shares(found)
     told = "; ".join(f"{name} {'/'.join(f'{share:.0%}' for share in having)}" for name, having in asked.items())
-    text = f"{sizes} tasks, no {apart} in two of them; with {told}"
+    text = f"{sizes} tasks{disjoint}; with {told}"
     counts = [len(tasks) for tasks in found.values()]
     unlike = [name for name, having in asked.items() if _unlike(having, counts)]
     if not unlike:
@@ -410,7 +411,7 @@ CHECKS = (
     Check("disk", ("parameters",), disk),
     Check("splits", ("parameters",), splits),
     Check("shop", ("parameters",), shop),
-    Check("shop episode", ("splits", "shop"), shop_episode),
+    Check("shop episode", ("disk", "splits", "shop"), shop_episode),
     Check("policy server", ("parameters",), lambda case: interviews.server(case.policy)),
     Check("policy tool call", ("policy server",), lambda case: interviews.tool_call(case.policy)),
     Check("policy usage", ("policy tool call",), lambda case: interviews.usage(case.policy)),
@@ -421,7 +422,7 @@ CHECKS = (
     Check("author usage", ("author tool call",), lambda case: interviews.usage(case.author)),
     Check("author seed", ("author tool call",), lambda case: interviews.seeds(case.author)),
     Check("author context", ("author server",), lambda case: interviews.author_room(case.author, case.settings)),
-    Check("headroom", ("disk", "shop episode", "policy tool call"), headroom),
+    Check("headroom", ("shop episode", "policy tool call"), headroom),
     Check("forecast", ("headroom",), forecast),
 )
 """In the order they are made."""
