@@ -18,19 +18,13 @@ from typing import Literal, NamedTuple
 
 from scipy import stats
 
-from shopskill_lib import analysts, authoring, doctor, interviews, online, protocol, stages, workbench
+from shopskill_lib import analysts, authoring, doctor, interviews, online, protocol, rollouts, stages, workbench
 from shopskill_lib.agent import Agent, Prompts, load_prompts
 from shopskill_lib.console import respond, say
 from shopskill_lib.doctor import Finding
-from shopskill_lib.errors import (
-    InfrastructureError,
-    InputError,
-    Interrupted,
-    ParameterError,
-    ShopskillError,
-)
+from shopskill_lib.errors import InfrastructureError, InputError, Interrupted, ParameterError, ShopskillError
 from shopskill_lib.interviews import Interview, Longest, Question, author_question, longest_page, policy_question
-from shopskill_lib.models import CallCost
+from shopskill_lib.models import CallCost, ChatModel
 from shopskill_lib.parameters import PATHS, Order, read_order
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Episode, ObservationState, Product, Split, Task, Usage, total_usage
@@ -124,10 +118,10 @@ class Case:
         """The author model."""
         return self._interview("author", author_question(self.settings))
 
-    @property
+    @cached_property
     def bench(self) -> Bench:
-        """The workbench of the run."""
-        agent = Agent(self.policy.model, self.shop, self.prompts, self.settings.max_steps)
+        """The workbench of the run, whose model is as patient as the run's."""
+        agent = Agent(self._connect("policy"), self.shop, self.prompts, self.settings.max_steps)
         return Bench(self.settings, self.order.run_dir, agent, self.catalogue, self.pool)
 
     @cached_property
@@ -154,8 +148,11 @@ class Case:
 
     def _interview(self, who: Who, question: Question) -> Interview:
         """Connect a model for its questions; whatever they cost is counted."""
-        model = self.opened.enter_context(closing(workbench.connect_to(workbench.endpoint(self.settings, who))))
-        return Interview(who, replace(model, meter=self.costs.append, tries=TRIES), question)
+        return Interview(who, replace(self._connect(who), meter=self.costs.append, tries=TRIES), question)
+
+    def _connect(self, who: Who) -> ChatModel:
+        model = workbench.connect_to(workbench.endpoint(self.settings, who))
+        return self.opened.enter_context(closing(model))
 
 
 def parameters(case: Case) -> Finding:
@@ -340,12 +337,26 @@ def policy_context(case: Case) -> Finding:
 
 def headroom(case: Case) -> Finding:
     """Run the sample's bare episodes, which the run finds again, and tell whether there is room to help and to harm."""
-    plan = protocol.plan_bare(case.bench, "val")[: case.options.sample]
-    arm = protocol.roll_out(case.bench, plan, "doctor")["bare"]
+    settings, bench = case.settings, case.bench
+    plan = protocol.plan_bare(bench, "val")[: case.options.sample]
+    arm = rollouts.run(
+        plan,
+        bench.agent,
+        bench.folder,
+        rollout_seed=settings.rollout_seed,
+        stage="doctor",
+        threads=case.at_once,
+        max_attempts=1,
+        reuse_from=Path(settings.reuse_from) if settings.reuse_from else None,
+    )["bare"]
     case.sampled = arm.scored
     if not arm.scored:
         errors = [episode.error.message for episode in arm.episodes.values() if episode.error]
-        return Finding("fails", f"none of {len(plan)} bare episodes was scored: {errors[0]}", "mend that and repeat")
+        return Finding(
+            "fails",
+            f"none of {len(plan)} bare episodes was scored: {errors[0]}",
+            "mend that; the run has attempts left at each",
+        )
     won = sum(episode.reward_detail.r_success for episode in arm.scored if episode.reward_detail)
     count = len(arm.scored)
     low, high = stats.binomtest(won, count).proportion_ci(method="wilson")
@@ -354,7 +365,9 @@ def headroom(case: Case) -> Finding:
         + " ".join(arm.summary().splitlines())
     )
     if arm.unscored:
-        return Finding("warning", found, "look at the errors in episodes/bare.jsonl before the run")
+        return Finding(
+            "warning", found, "look at the errors in episodes/bare.jsonl: they were tried once, the run tries again"
+        )
     if LOW <= won / count <= HIGH:
         return Finding("ok", found)
     what = "easier tasks, a stronger checkpoint or more max_steps" if won / count < LOW else "harder tasks"
