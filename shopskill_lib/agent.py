@@ -30,6 +30,7 @@ from shopskill_lib.shops.protocol import Session, Shop, StepResult
 AGENT_VERSION = "shopskill-agent-v1"
 """Version of the tool protocol and of how messages are laid out."""
 MAX_STEPS = 30
+TIMEOUT = 3600.0
 
 Hints = Callable[[Task, ObservationState], Sequence[Hint]]
 """What the prompt shows for a task on a page; constant for a skill."""
@@ -82,6 +83,8 @@ class Agent:
     prompts: Prompts
     max_steps: int = MAX_STEPS
     """Turns of the model after which the episode ends, faults included."""
+    timeout: float = TIMEOUT
+    """Seconds after whose end an episode asks nothing more of the model; no part of the identity."""
 
     @property
     def identity(self) -> dict[str, Any]:

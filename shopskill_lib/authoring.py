@@ -17,6 +17,7 @@ from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost, Model
 from shopskill_lib.records import ModelCall, Record, fingerprint
 from shopskill_lib.settings import Settings
+from shopskill_lib.spending import CALLS
 from shopskill_lib.text import is_han
 
 R = TypeVar("R", bound=Record)
@@ -111,7 +112,7 @@ class Desk:
         try:
             value, complaints = self._converse(self.author.metered(costs.append), talk, form, int(identity[:7], 16))
         finally:
-            append_lines(self.folder / "calls.jsonl", [self._line(role, cost) for cost in costs])
+            append_lines(self.folder / CALLS, [self._line(role, cost) for cost in costs])
         answer = value.model_dump(mode="json")
         made = Authored(identity=identity, role=role, answer=answer, complaints=complaints)
         append_lines(self.folder / KEPT, [made])

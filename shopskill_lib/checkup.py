@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from scipy import stats
 
 from shopskill_lib import analysts, authoring, doctor, interviews, online, protocol, rollouts, stages, workbench
-from shopskill_lib.agent import Agent, Prompts, load_prompts
+from shopskill_lib.agent import Prompts, load_prompts
 from shopskill_lib.console import respond, say
 from shopskill_lib.doctor import Finding
 from shopskill_lib.errors import InfrastructureError, InputError, Interrupted, ParameterError, ShopskillError
 from shopskill_lib.interviews import Interview, Longest, Question, author_question, longest_page, policy_question
-from shopskill_lib.models import CallCost, ChatModel
+from shopskill_lib.models import CallCost
 from shopskill_lib.parameters import PATHS, Order, read_order
 from shopskill_lib.pools import Pool
-from shopskill_lib.records import Episode, ObservationState, Product, Split, Task, Usage, total_usage
+from shopskill_lib.records import Episode, ObservationState, Product, Split, Task
 from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.shops import pages, shopsimulator
 from shopskill_lib.shops.catalog import Catalogue
@@ -38,9 +38,7 @@ from shopskill_lib.shops.shopsimulator import ShopSimulator
 from shopskill_lib.shops.splits import check_disjoint, shares
 from shopskill_lib.skills import read_skill
 from shopskill_lib.text import key
-from shopskill_lib.workbench import Bench
-
-Who = Literal["policy", "author"]
+from shopskill_lib.workbench import Bench, Who
 
 TURN_BYTES, PAGE_BYTES, ANALYSIS_BYTES, REST_BYTES = 1_000, 4_000, 20_000, 20_000_000
 """On disk: a turn with its line in calls.jsonl, a kept page, an analysis, notebooks and figures with everything else.
@@ -121,8 +119,9 @@ class Case:
     @cached_property
     def bench(self) -> Bench:
         """The workbench of the run, whose model is as patient as the run's."""
-        agent = Agent(self._connect("policy"), self.shop, self.prompts, self.settings.max_steps)
-        return Bench(self.settings, self.order.run_dir, agent, self.catalogue, self.pool)
+        made = workbench.bench_in(self.shop, self.settings, self.order.run_dir)
+        self.opened.enter_context(closing(made.agent.model))
+        return replace(made, pool=self.pool)
 
     @cached_property
     def pool(self) -> Pool | None:
@@ -148,11 +147,8 @@ class Case:
 
     def _interview(self, who: Who, question: Question) -> Interview:
         """Connect a model for its questions; whatever they cost is counted."""
-        return Interview(who, replace(self._connect(who), meter=self.costs.append, tries=TRIES), question)
-
-    def _connect(self, who: Who) -> ChatModel:
-        model = workbench.connect_to(workbench.endpoint(self.settings, who))
-        return self.opened.enter_context(closing(model))
+        model = self.opened.enter_context(closing(workbench.model_of(self.settings, who)))
+        return Interview(who, replace(model, meter=self.costs.append, tries=TRIES), question)
 
 
 def parameters(case: Case) -> Finding:
@@ -387,17 +383,12 @@ def forecast(case: Case) -> Finding:
         f"{seconds:.1f} s each, {_about(3600 * rate)} an hour with {at_once} at once, {hours} in all"
     )
     basis = f"from {len(episodes)} bare episodes; a skill makes prompts longer, the author's calls come on top"
-    usage = total_usage(episode.usage for episode in episodes)
-    if usage is None:
+    whole = rollouts.extrapolate(total, case.bench.agent, case.bench.folder)
+    if whole.usage is None:
         return Finding("warning", f"{told}; tokens and cost unknown ({basis})", "have the server send usage")
-    scale = total / len(episodes)
-    whole = Usage(
-        prompt_tokens=round(usage.prompt_tokens * scale), completion_tokens=round(usage.completion_tokens * scale)
-    )
-    price = case.policy.model.endpoint.price(whole)
-    cost = "cost unknown without policy_price_in and policy_price_out" if price is None else f"cost {price:,.2f}"
-    tokens = f"about {_about(whole.prompt_tokens)} prompt and {_about(whole.completion_tokens)} completion tokens"
-    return Finding("ok", f"{told}; {tokens}, {cost} ({basis})")
+    cost = "unknown without policy_price_in and policy_price_out" if whole.money is None else f"{whole.money:,.2f}"
+    tokens = f"{_about(whole.usage.prompt_tokens)} prompt and {_about(whole.usage.completion_tokens)} completion tokens"
+    return Finding("ok", f"{told}; about {tokens}, cost {cost} ({basis})")
 
 
 def _about(number: float) -> str:
@@ -472,7 +463,7 @@ def _unasked(name: str, case: Case) -> str:
     """Return why the run has no use for what is checked; "" when it has."""
     if case.order.given.get("observations") and name != "disk":
         return "the pairs are read from a file: neither shop nor models are asked"
-    if name.startswith("author") and not case.uses("01_cards", "02_compile", "05_online"):
+    if name.startswith("author") and not any("author" in stages.STAGES[one].asks for one in case.order.chosen):
         return "no notebook of this run asks the author"
     if name == "headroom" and case.options.sample == 0:
         return "--sample is 0: no episode was run"

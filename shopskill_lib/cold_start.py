@@ -10,15 +10,20 @@ from shopskill_lib.compiler import Draft
 from shopskill_lib.distil import Analyses
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import read_bytes, write_bytes
+from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.skills import Skill
 from shopskill_lib.workbench import Bench
 
 
 def foresee(bench: Bench) -> str:
     """Say what the training rollouts and their analyses will ask of both models."""
-    skill = starting_skill(bench)
-    owed = protocol.foresee(bench, distil.plan_train(bench, skill))
-    return f"training rollouts: {owed} Then up to {bench.settings.n_train} analyses by {bench.settings.author_model}."
+    settings = bench.settings
+    return f"training rollouts: {forecast(bench)} Then up to {settings.n_train} analyses by {settings.author_model}."
+
+
+def forecast(bench: Bench) -> Forecast:
+    """Return what the training rollouts will ask of the measured model."""
+    return protocol.foresee(bench, distil.plan_train(bench, starting_skill(bench)))
 
 
 def collect(bench: Bench) -> Analyses:
@@ -56,7 +61,7 @@ def draft(bench: Bench) -> Draft:
     cards = _cards(bench)
     skill = distil.seed_skill(bench)
     pairs = distil.load_train_pairs(bench, skill)
-    author = workbench.connect_to(workbench.endpoint(bench.settings, "author"))
+    author = workbench.model_of(bench.settings, "author", bench.purse)
     with closing(author), _gated_draft_kept(bench.folder):
         return compiler.build(
             author,

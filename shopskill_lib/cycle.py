@@ -278,7 +278,7 @@ class Builder:
         """Have the eligible cards compiled into candidates (M28); None when there is nothing to compile."""
         if not cards or not at.settings.max_candidates:
             return None
-        with closing(workbench.connect_to(workbench.endpoint(at.settings, "author"))) as author:
+        with closing(workbench.model_of(at.settings, "author", at.purse)) as author:
             return compiler.build(
                 author,
                 cards,

@@ -7,7 +7,7 @@ analyses belong to the latest call, so that cards of other prompts or of traject
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -17,7 +17,7 @@ from pydantic import AwareDatetime
 from shopskill_lib import analysts, protocol, rollouts
 from shopskill_lib.analysts import Analyst
 from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
-from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.errors import InputError, ParameterError, ShopskillError
 from shopskill_lib.files import parse_json, read_text, write_json
 from shopskill_lib.firewall import Instance, Screen, instance_of
 from shopskill_lib.jsonl import append_lines, read_lines
@@ -29,9 +29,10 @@ from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import parse_action
 from shopskill_lib.shops.protocol import Shop
 from shopskill_lib.skills import Skill, read_skill
+from shopskill_lib.spending import CALLS, Purse
 from shopskill_lib.store import locked
 from shopskill_lib.trajectories import LEAVE, Trajectory, instance_of_recording, of_episode
-from shopskill_lib.workbench import Bench, connect_to, endpoint
+from shopskill_lib.workbench import Bench, model_of
 from shopskill_lib.workers import MAX_ATTEMPTS, Trade, guarded, work
 
 Stage = Literal["cold_start", "online", "recorded"]
@@ -227,7 +228,7 @@ def analyse(
         _check(trajectory, stage)
     products = bench.catalogue.products
     cases = [(trajectory, task, _instance(trajectory, task, products)) for trajectory, task in pairs]
-    return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop).analyse(cases)
+    return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop, bench.purse).analyse(cases)
 
 
 def analyse_recordings(trajectories: Sequence[Trajectory], settings: Settings, skill: Skill, folder: Path) -> Analyses:
@@ -237,7 +238,7 @@ def analyse_recordings(trajectories: Sequence[Trajectory], settings: Settings, s
         Interrupted, SetupError, OutputError: see `analyse`.
     """
     cases = [(trajectory, None, instance_of_recording(trajectory)) for trajectory in trajectories]
-    return _Desk(settings, skill, folder, "recorded", "recorded", None).analyse(cases)
+    return _Desk(settings, skill, folder, "recorded", "recorded", None, None).analyse(cases)
 
 
 def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, folder: Path) -> str:
@@ -352,6 +353,8 @@ class _Desk:
     stage: Stage
     arm: str
     shop: Shop | None
+    purse: Purse | None
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     def analyse(self, cases: Sequence[tuple[Trajectory, Task | None, Instance]]) -> Analyses:
         """Work through what is owed, and return all analyses."""
@@ -376,7 +379,7 @@ class _Desk:
     def _analyst(self) -> Analyst:
         given = self.settings
         return Analyst(
-            model=connect_to(endpoint(given, "author")),
+            model=model_of(given, "author", self.purse),
             language=given.language,
             texts=analysts.load_texts(given.language, given.max_cards, given.prompts_dir),
             skill=self.skill,
@@ -415,12 +418,6 @@ class _Desk:
 
     def _trade(self, analyst: Analyst) -> Trade[_Job, _Attempt]:
         """What workers do with an analysis."""
-        lock = threading.Lock()
-
-        def keep(attempt: _Attempt) -> None:
-            with lock:
-                self._keep(attempt, analyst)
-
         named = analyst.model.endpoint
         return Trade(
             unit=("analysis", "analyses"),
@@ -428,16 +425,24 @@ class _Desk:
             model=f"model {named.model!r} at {named.url}",
             attempt=lambda job, number: self._attempt(analyst, job, number),
             failure=lambda attempt: attempt.result if isinstance(attempt.result, Failure) else None,
-            keep=keep,
+            keep=lambda attempt: self._keep(attempt, analyst),
             counts=_counts,
         )
 
     def _attempt(self, analyst: Analyst, job: _Job, number: int) -> _Attempt:
-        """Make one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
-        costs = list[CallCost]()
-        metered = replace(analyst, model=analyst.model.metered(costs.append))
-        result = guarded(lambda: self._analysed(metered, job))
-        return _Attempt(job, number, result, [self._call(analyst, job, number, cost) for cost in costs])
+        """Make one attempt; whatever goes wrong in it is recorded, unless it is the set-up, which stops all.
+
+        Then the calls that were made are kept all the same: they have been paid for.
+        """
+        calls = list[ModelCall]()
+        model = analyst.model.metered(lambda cost: calls.append(self._call(analyst, job, number, cost)))
+        try:
+            result = guarded(lambda: self._analysed(replace(analyst, model=model), job))
+        except ShopskillError:
+            with self.writing:
+                append_lines(self.folder / CALLS, calls)
+            raise
+        return _Attempt(job, number, result, calls)
 
     def _analysed(self, analyst: Analyst, job: _Job) -> tuple[Analysis, Audit]:
         """Let the right analyst work."""
@@ -448,7 +453,11 @@ class _Desk:
 
     def _keep(self, attempt: _Attempt, analyst: Analyst) -> None:
         """Put an attempt on disk."""
-        append_lines(self.folder / "calls.jsonl", attempt.calls)
+        with self.writing:
+            self._write(attempt, analyst)
+
+    def _write(self, attempt: _Attempt, analyst: Analyst) -> None:
+        append_lines(self.folder / CALLS, attempt.calls)
         if isinstance(attempt.result, Failure):
             failed = FailedAnalysis(
                 identity=attempt.job.identity,

@@ -108,9 +108,14 @@ class Endpoint:
             extra_body=dict(self.extra_body),
         )
 
+    @property
+    def priced(self) -> bool:
+        """Whether its prices are known."""
+        return bool(self.price_in or self.price_out)
+
     def price(self, usage: Usage | None) -> float | None:
         """Return what these tokens cost; None without counts or prices."""
-        if usage is None or not (self.price_in or self.price_out):
+        if usage is None or not self.priced:
             return None
         return (usage.prompt_tokens * self.price_in + usage.completion_tokens * self.price_out) / 1e6
 

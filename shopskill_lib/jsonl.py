@@ -19,12 +19,14 @@ def append_lines(path: Path, records: Iterable[Record]) -> None:
     """Append one JSON line a record in a single write that is on disk on return.
 
     What a killed process left of its last line is cut off first. After a failed write the file holds what it
-    held before.
+    held before. Without records nothing is written.
 
     Raises:
         OutputError: the disk is full, or the file cannot be written.
     """
     block = b"".join(canonical(record.model_dump(mode="json")) + b"\n" for record in records)
+    if not block:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:

@@ -18,6 +18,7 @@ from shopskill_lib.exchange import Failed, dial
 from shopskill_lib.records import ModelIdentity, Usage, canonical
 from shopskill_lib.replies import Reply
 from shopskill_lib.servers import Server, Servers
+from shopskill_lib.spending import Purse
 from shopskill_lib.textcalls import response_format
 from shopskill_lib.traffic import Traffic
 
@@ -60,7 +61,7 @@ class Model(Protocol):
         ...
 
     def metered(self, meter: Callable[[CallCost], None]) -> "Model":
-        """Return the same model with another meter."""
+        """Return the same model for a further piece of work, whose calls are told to the meter."""
         ...
 
     def until(self, deadline: float) -> "Model":
@@ -98,6 +99,8 @@ class ChatModel:
     """Value of `clock.seconds()` after which no further try is made; None for none."""
     tries: int = TRIES
     """Requests for one answer at most, of each of its servers."""
+    purse: Purse | None = None
+    """What all calls are paid from; None for one without bottom."""
 
     @property
     def identity(self) -> ModelIdentity:
@@ -105,7 +108,14 @@ class ChatModel:
         return self.endpoint.identity
 
     def metered(self, meter: Callable[[CallCost], None]) -> "ChatModel":
-        """Return the same model with another meter."""
+        """Return the same model for a further piece of work, whose calls are told to the meter.
+
+        Raises:
+            Interrupted: the budget is reached.
+            SetupError: what was spent cannot be told.
+        """
+        if self.purse is not None:
+            self.purse.check()
         return replace(self, meter=meter)
 
     def until(self, deadline: float) -> "ChatModel":
@@ -195,6 +205,8 @@ class ChatModel:
             return server.ask(body, offered, self._left())
 
     def _count(self, cost: CallCost) -> None:
+        if self.purse is not None:
+            self.purse.pay(cost.outcome, cost.usage, self.endpoint.price(cost.usage))
         if self.meter is not None:
             self.meter(cost)
 

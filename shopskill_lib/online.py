@@ -8,18 +8,21 @@ from dataclasses import replace
 
 import pandas as pd
 
-from shopskill_lib import chronicle, cycle, ledger, protocol, workbench
+from shopskill_lib import chronicle, cycle, ledger, protocol, rollouts, workbench
 from shopskill_lib.cycle import RULE, Rule, Start, Trainer
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
+from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.rounds import Round, measured, name, read_round, read_rounds
 from shopskill_lib.settings import Settings
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
-__all__ = ["RULE", "Round", "Rule", "Trainer", "episodes_a_round", "foresee", "read_rounds", "rounds", "trainer_of"]
+__all__ = [
+    "RULE", "Round", "Rule", "Trainer", "forecast", "foresee", "most_episodes", "read_rounds", "rounds", "trainer_of",
+]  # fmt: skip
 
 
 def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> tuple[Round, ...]:
@@ -59,20 +62,38 @@ def foresee(bench: Bench) -> str:
     Raises:
         InputError: Gate A has not been run.
     """
-    protocol.read_selected(bench.folder)
     settings = bench.settings
-    owed = settings.rounds - len(read_rounds(bench.folder)[: settings.rounds])
-    groups, retries, val = episodes_a_round(settings)
+    groups, val = _episodes(settings)
     return (
-        f"{owed} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {retries} retries and "
-        f"{val} validation rollouts: up to {owed * (groups + retries + val)} episodes."
+        f"{_owed(bench)} of {settings.rounds} rounds owed, each {groups} group rollouts, up to {settings.n_groups} "
+        f"retries and {val} validation rollouts. At most {forecast(bench)}"
     )
 
 
-def episodes_a_round(settings: Settings) -> tuple[int, int, int]:
-    """Return the episodes of one round: of its groups, of their retries at most, on validation tasks."""
+def forecast(bench: Bench) -> Forecast:
+    """Return what the rounds that are still owed ask of the measured model at most, at the mean of the run folder.
+
+    Raises:
+        InputError: Gate A has not been run.
+    """
+    protocol.read_selected(bench.folder)
+    return rollouts.extrapolate(_owed(bench) * most_episodes(bench.settings), bench.agent, bench.folder)
+
+
+def most_episodes(settings: Settings) -> int:
+    """Return the episodes of one round at most."""
+    return sum(_episodes(settings)) + settings.n_groups
+
+
+def _owed(bench: Bench) -> int:
+    """Return how many rounds are not finished."""
+    return bench.settings.rounds - len(read_rounds(bench.folder)[: bench.settings.rounds])
+
+
+def _episodes(settings: Settings) -> tuple[int, int]:
+    """Return the group rollouts and the validation rollouts of a round."""
     val = settings.n_val * (settings.masked_samples + (settings.trainer == "simulated"))
-    return settings.n_groups * settings.group_size, settings.n_groups, val + min(settings.n_gap, settings.n_val)
+    return settings.n_groups * settings.group_size, val + min(settings.n_gap, settings.n_val)
 
 
 def trainer_of(settings: Settings) -> Trainer:

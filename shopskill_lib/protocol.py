@@ -217,7 +217,7 @@ def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:
     """Return the bench in another folder, its policy at other weights; bare runs are reused from the folder before."""
     names = {"policy_model": model, "policy_checkpoint": checkpoint, "reuse_from": str(bench.folder)}
     settings = bench.settings.model_copy(update=names)
-    policy = workbench.connect_to(workbench.endpoint(settings, "policy"))
+    policy = workbench.model_of(settings, "policy", bench.purse)
     return replace(bench, settings=settings, folder=folder, agent=replace(bench.agent, model=policy))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.agent import Agent, constant, episode_seed, run_episode
-from shopskill_lib.errors import ParameterError
+from shopskill_lib.errors import ParameterError, ShopskillError
 from shopskill_lib.models import CallCost
 from shopskill_lib.records import (
     Episode,
@@ -153,24 +153,38 @@ def forecast(
     _check(plan, 1, 1)
     stores = [Store(run_dir)] + ([] if reuse_from is None else [Store(reuse_from)])
     kept = {job.identity for store in stores for job in _jobs(plan, agent, rollout_seed, store) if job.scored}
-    known = {
+    return _scaled(len(plan) - len(kept), len(kept), _known(stores, agent), agent)
+
+
+def extrapolate(episodes: int, agent: Agent, run_dir: Path) -> Forecast:
+    """Return what that many further episodes will ask of the model, from the mean of the episodes that are there."""
+    return _scaled(episodes, 0, _known([Store(run_dir)], agent), agent)
+
+
+def _known(stores: Sequence[Store], agent: Agent) -> list[Episode]:
+    """Return the scored episodes of the same model."""
+    found = {
         stored.episode.identity: stored.episode
         for store in stores
         for arm in store.arms
         for stored in map(best, store.attempts(arm).values())
         if stored.episode.status == "scored" and stored.episode.model == agent.model.identity
     }
-    owed = len(plan) - len(kept)
+    return list(found.values())
+
+
+def _scaled(owed: int, kept: int, known: Sequence[Episode], agent: Agent) -> Forecast:
+    """Return what the owed episodes will ask, if they are like the known ones."""
     if not known:
-        return Forecast(owed, len(kept), 0, None, None, None)
+        return Forecast(owed, kept, 0, None, None, None)
     scale = owed / len(known)
-    usage = total_usage(episode.usage for episode in known.values())
+    usage = total_usage(episode.usage for episode in known)
     if usage is not None:
         usage = Usage(
             prompt_tokens=round(usage.prompt_tokens * scale), completion_tokens=round(usage.completion_tokens * scale)
         )
-    calls = round(sum(len(episode.steps) for episode in known.values()) * scale)
-    return Forecast(owed, len(kept), len(known), calls, usage, agent.model.endpoint.price(usage))
+    calls = round(sum(len(episode.steps) for episode in known) * scale)
+    return Forecast(owed, kept, len(known), calls, usage, agent.model.endpoint.price(usage))
 
 
 def _check(plan: Sequence[Planned], threads: int, max_attempts: int) -> None:
@@ -247,15 +261,22 @@ class _Runner:
         )
 
     def _attempt(self, job: _Job, number: int) -> _Attempt:
-        """Run one attempt; whatever goes wrong in it is recorded, unless it is the set-up."""
-        planned, costs, steps = job.planned, list[CallCost](), list[Step]()
-        agent = replace(self._agent, model=self._agent.model.metered(costs.append))
+        """Run one attempt; whatever goes wrong in it is recorded, unless it is the set-up, which stops all.
+
+        Then the calls that were made are kept all the same: they have been paid for.
+        """
+        planned, calls, steps = job.planned, list[ModelCall](), list[Step]()
+        model = self._agent.model.metered(lambda cost: calls.append(self._call(planned, number, cost)))
+        agent = replace(self._agent, model=model.until(model.clock.seconds() + self._agent.timeout))
         seed = episode_seed(self._seed, planned.arm, *planned.key)
-        started = agent.model.clock.now()
+        started = model.clock.now()
         keep = steps.append if planned.keep_pages else lambda step: steps.append(_without_page(step))
-        end = guarded(lambda: run_episode(agent, planned.task, constant(planned.treatment), seed, keep))
-        episode = self._record(job, number, started, steps, end)
-        return episode, [self._call(planned, number, cost) for cost in costs]
+        try:
+            end = guarded(lambda: run_episode(agent, planned.task, constant(planned.treatment), seed, keep))
+        except ShopskillError:
+            self._store.charge(calls)
+            raise
+        return self._record(job, number, started, steps, end), calls
 
     def _record(
         self, job: _Job, attempt: int, started: datetime, steps: Sequence[Step], result: StepResult | Failure

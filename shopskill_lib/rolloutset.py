@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from shopskill_lib.records import Episode, Usage
+from shopskill_lib.spending import Tally
 
 Key = tuple[str, int]
 """Task and sample."""
@@ -149,6 +150,18 @@ class Forecast:
             ]
         )
 
+    def against(self, was: Tally) -> str:
+        """Return the forecast beside what came: episodes, calls, tokens, money."""
+        tokens = None if self.usage is None else self.usage.prompt_tokens + self.usage.completion_tokens
+        return "; ".join(
+            (
+                _beside("episodes", self.episodes, was.episodes, ",.0f"),
+                _beside("calls", self.calls, was.calls, ",.0f"),
+                _beside("tokens", tokens, was.tokens, ",.0f"),
+                _beside("cost", self.money, was.money, ",.2f"),
+            )
+        )
+
     def summary(self) -> str:
         """Return one sentence."""
         calls = "an unknown number of calls" if self.calls is None else f"about {self.calls:,} calls"
@@ -161,3 +174,10 @@ class Forecast:
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def _beside(name: str, forecast: float | None, was: float | None, form: str) -> str:
+    """Return `calls: forecast 4,000, was 4,320 (+8 %)`; what is not known is said."""
+    told = "no forecast" if forecast is None else f"forecast {forecast:{form}}"
+    change = f" ({100 * (was / forecast - 1):+.0f} %)" if forecast and was is not None else ""
+    return f"{name}: {told}, was {'unknown' if was is None else f'{was:{form}}'}{change}"

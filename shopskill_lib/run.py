@@ -6,6 +6,7 @@ This is also the command `shopskill run`, kept apart from the others because pap
 import argparse
 import importlib.metadata
 import json
+import math
 import platform
 import re
 import signal
@@ -26,6 +27,8 @@ from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
 from shopskill_lib.files import read_bytes, write_bytes, write_json
 from shopskill_lib.folders import folder, project
 from shopskill_lib.parameters import Order, Scalar, notebooks, read_order
+from shopskill_lib.rolloutset import Forecast
+from shopskill_lib.spending import Purse, Tally, by_model
 from shopskill_lib.stages import STAGES
 
 COLD_START = ("cards.jsonl", "audit.jsonl", "analyses.json", "authored.jsonl")
@@ -34,7 +37,7 @@ COLD_START = ("cards.jsonl", "audit.jsonl", "analyses.json", "authored.jsonl")
 PACKAGES = ("jupyterlab", "papermill", "pandas", "numpy", "scipy", "statsmodels", "matplotlib", "seaborn", "nbval")
 
 
-def execute(order: Order) -> Path:
+def execute(order: Order, purse: Purse) -> Path:
     """Roll out what each notebook needs, run the notebooks in the run folder, gather them in `report.html`.
 
     Rollouts happen in this process, where progress can be seen and Ctrl-C finishes what is in flight; the
@@ -42,7 +45,7 @@ def execute(order: Order) -> Path:
 
     Raises:
         NotebookError: a notebook stopped; what was finished is kept.
-        Interrupted: stopped on request; the same call goes on.
+        Interrupted: stopped on request, or the budget is reached; the same call goes on.
     """
     run_dir = folder(str(order.run_dir))
     for name, path in order.chosen.items():
@@ -51,7 +54,7 @@ def execute(order: Order) -> Path:
             sys.stderr.write(f"{name}: left out, Gate A has selected no chunk and there is nothing to test\n")
             continue
         if not order.given.get("observations"):
-            _work(order, name)
+            _work(order, name, purse)
         _run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
     if not order.settings.skill:
         _write_records(order)
@@ -72,18 +75,18 @@ def _up_to_last(order: Order) -> dict[str, Path]:
     return {name: path for name, path in notebooks().items() if name <= last}
 
 
-def pilot(order: Order, limit: int) -> str:
+def pilot(order: Order, limit: int, purse: Purse) -> str:
     """Roll out the first tasks of training and of Gate A only, and say what that cost and what the rest will.
 
     The episodes are the full run's own: nothing is bought twice. No effect is estimated, so no look is taken. Before a
     draft has been compiled, Gate A's part is its bare episodes.
     """
-    bench = workbench.set_up(order.settings, folder(str(order.run_dir)))
+    bench = workbench.paid_from(workbench.set_up(order.settings, folder(str(order.run_dir))), purse)
     train = [] if order.settings.draft else distil.plan_train(bench, cold_start.starting_skill(bench))
     val = protocol.plan_bare(bench, "val")
     name = "Gate A, bare half (the masked half needs a draft)"
     if order.settings.draft or (bench.folder / protocol.DRAFT).exists():
-        bench = protocol.set_up(order.settings, bench.folder)
+        bench = workbench.paid_from(protocol.set_up(order.settings, bench.folder), purse)
         masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
         val, name = protocol.plan_gate_a(bench), "Gate A"
     _write_records(order)
@@ -97,7 +100,7 @@ def pilot(order: Order, limit: int) -> str:
     return "\n".join(lines)
 
 
-def over_seeds(order: Order, seeds: Sequence[int]) -> str:
+def over_seeds(order: Order, seeds: Sequence[int], purse: Purse) -> str:
     """Run the notebooks once a seed of masks and analysis, bare episodes bought once, and compare the seeds."""
     first = order.run_dir / f"seed_{seeds[0]}"
     rows = []
@@ -106,7 +109,7 @@ def over_seeds(order: Order, seeds: Sequence[int]) -> str:
         if seed != seeds[0]:
             own["reuse_from"] = str(first)
             _take_over(first, order.run_dir / f"seed_{seed}")
-        place = execute(replace(order, given=order.given | own, run_dir=order.run_dir / f"seed_{seed}"))
+        place = execute(replace(order, given=order.given | own, run_dir=order.run_dir / f"seed_{seed}"), purse)
         rows.append({"seed": seed, **_seed_row(place)})
     table = pd.DataFrame(rows).set_index("seed")
     write_bytes(order.run_dir / "seeds.csv", table.to_csv().encode())
@@ -150,15 +153,35 @@ def _write_records(order: Order) -> None:
     write_json(order.run_dir / "provenance.json", _provenance())
 
 
-def _work(order: Order, name: str) -> None:
-    """Do what a notebook rests on, what it will cost said before."""
+def _work(order: Order, name: str, purse: Purse) -> None:
+    """Do what a notebook rests on: what it will cost said before, what it has cost beside that after."""
     stage = STAGES[name]
-    bench = stage.set_up(order.settings, order.run_dir)
+    bench = workbench.paid_from(stage.set_up(order.settings, order.run_dir), purse)
+    forecast, before = stage.forecast(bench), by_model(order.run_dir)
     sys.stderr.write(f"{name}: {stage.foresee(bench)}\n")
     if not (order.run_dir / "params.json").exists():
         _write_records(order)
-    said = stage.work(bench, order.known | order.given)
+    try:
+        said = stage.work(bench, order.known | order.given)
+    except Interrupted as stopped:
+        if not purse.reached:
+            raise
+        later = "".join(f", then {other}" for other in order.chosen if other > name)
+        found = f"{stopped.found}. Owed in {name}: {stage.foresee(bench)}{later}"
+        raise Interrupted(found, where=stopped.where, allowed=stopped.allowed, todo=stopped.todo) from stopped
     sys.stderr.write(f"{said}\n" if isinstance(said, str) else "")
+    now = by_model(order.run_dir)
+    label = "simulated " if bench.agent.model.identity.simulated else ""
+    sys.stderr.write(
+        _outcome(f"{label}{name}", forecast, now["policy"] - before["policy"], now["author"] - before["author"])
+    )
+
+
+def _outcome(name: str, forecast: Forecast | None, policy: Tally, author: Tally) -> str:
+    """Return the line that compares a stage's forecast with what it has cost; "" when it has asked nobody."""
+    parts = [f"policy {forecast.against(policy)}"] if forecast is not None and policy.calls else []
+    parts += [f"author: no forecast, was {author}"] if author.calls else []
+    return f"{name}: {'; '.join(parts)}\n" if parts else ""
 
 
 def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
@@ -212,6 +235,8 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; default outputs/<PARAMS>")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="a run for each seed of masks and analysis")
     parser.add_argument("--limit", type=int, metavar="N", help="roll out the first N tasks only, as a pilot")
+    parser.add_argument("--budget-tokens", type=int, metavar="N", help="stop when all models have spent N tokens")
+    parser.add_argument("--budget-usd", type=float, metavar="X", help="stop when they have cost X, by their prices")
     parser.set_defaults(command=_run)
     return parser
 
@@ -245,11 +270,12 @@ def _answer(options: argparse.Namespace) -> str:
             f"the seeds are {seeds}", where="--seeds", allowed="different numbers from 0", todo="correct them"
         )
     order = read_order(options.parameters, options.only, options.overrides, options.out)
+    purse = _purse(options, order)
     if options.limit is not None:
-        return pilot(order, options.limit)
+        return pilot(order, options.limit, purse)
     if seeds:
-        return over_seeds(order, seeds)
-    place = execute(order)
+        return over_seeds(order, seeds, purse)
+    place = execute(order, purse)
     lines = []
     if (place / "selection.csv").exists():
         table = pd.read_csv(place / "selection.csv", index_col=0, dtype={"rank": "Int64"})
@@ -262,6 +288,26 @@ def _answer(options: argparse.Namespace) -> str:
     if "05_online" in order.chosen:
         lines += [_record(path)["verdict"] for path in sorted(place.glob("online/round_*/round.json"))]
     return "\n".join([*lines, f"report: {place / 'report.html'}"])
+
+
+def _purse(options: argparse.Namespace, order: Order) -> Purse:
+    """Return what the run may spend, all its processes and models together."""
+    tokens, money = options.budget_tokens, options.budget_usd
+    for name, budget in (("--budget-tokens", tokens), ("--budget-usd", money)):
+        if budget is not None and not 0 < budget < math.inf:
+            raise ParameterError(
+                f"the budget is {budget}", where=name, allowed="a number above 0", todo="correct it or leave it out"
+            )
+    asked = {who for name in order.chosen for who in STAGES[name].asks}
+    priceless = [who for who in sorted(asked) if not workbench.endpoint(order.settings, who).priced]
+    if money is not None and priceless:
+        raise ParameterError(
+            f"nothing is known of what {' and '.join(priceless)} cost",
+            where="--budget-usd",
+            allowed="prices of a million tokens above 0 for every model that is asked",
+            todo="set " + ", ".join(f"{who}_price_in and {who}_price_out" for who in priceless),
+        )
+    return Purse(order.run_dir, tokens, money)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ class Settings(Record):
     """Price of a million completion tokens; 0 when unknown."""
     policy_concurrency: int = Field(8, ge=1)
     """Episodes at once."""
+    episode_timeout: float = Field(3600.0, gt=0.0)
+    """Seconds that an episode may take, all waiting included; then it has failed and is owed again."""
     author_url: str = "simulated"
     """Endpoint of the analysts' and compiler's model, several separated by spaces, or `simulated` for the author that
     ships."""

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib import cold_start, distil, online, protocol, workbench
+from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.settings import Settings
-from shopskill_lib.workbench import Bench
+from shopskill_lib.workbench import Bench, Who
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +18,17 @@ class Stage:
     Attributes:
         set_up: settings and run folder -> workbench.
         foresee: what is still owed, in words.
+        forecast: what that asks of the measured model, in numbers; None where it is asked nothing.
         work: buys it; takes the notebook's parameters as well, and returns a sentence where there is one to say. The
             notebook makes the same call and finds nothing owed.
+        asks: the models that it asks.
     """
 
     set_up: Callable[[Settings, Path], Bench]
     foresee: Callable[[Bench], object]
+    forecast: Callable[[Bench], Forecast | None]
     work: Callable[[Bench, Mapping[str, Any]], object]
+    asks: tuple[Who, ...] = ("policy",)
 
 
 def most_episodes(settings: Settings) -> dict[str, int]:
@@ -33,7 +38,7 @@ def most_episodes(settings: Settings) -> dict[str, int]:
         "02_compile": 0,
         "03_gate_a": settings.n_val * (1 + settings.masked_samples),
         "04_gate_b": 2 * settings.n_test,
-        "05_online": settings.rounds * sum(online.episodes_a_round(settings)),
+        "05_online": settings.rounds * online.most_episodes(settings),
     }
 
 
@@ -58,19 +63,37 @@ def _set_up_test(settings: Settings, folder: Path) -> Bench:
     return protocol.at_round(workbench.set_up(settings, folder), settings.skill)
 
 
+def _foresee_gate_a(bench: Bench) -> Forecast:
+    return protocol.foresee(bench, protocol.plan_gate_a(bench))
+
+
+def _foresee_gate_b(bench: Bench) -> Forecast:
+    return protocol.foresee(bench, protocol.plan_gate_b(bench))
+
+
 STAGES = {
-    "01_cards": Stage(workbench.set_up, cold_start.foresee, lambda bench, _: cold_start.collect(bench).verdict()),
-    "02_compile": Stage(workbench.set_up, cold_start.foresee_draft, lambda bench, _: cold_start.draft(bench).verdict()),
-    "03_gate_a": Stage(
-        protocol.set_up,
-        lambda bench: protocol.foresee(bench, protocol.plan_gate_a(bench)),
-        lambda bench, _: protocol.gate_a(bench),
+    "01_cards": Stage(
+        workbench.set_up,
+        cold_start.foresee,
+        cold_start.forecast,
+        lambda bench, _: cold_start.collect(bench).verdict(),
+        ("policy", "author"),
     ),
-    "04_gate_b": Stage(
-        _set_up_test,
-        lambda bench: protocol.foresee(bench, protocol.plan_gate_b(bench)),
-        lambda bench, _: protocol.gate_b(bench),
+    "02_compile": Stage(
+        workbench.set_up,
+        cold_start.foresee_draft,
+        lambda _: None,
+        lambda bench, _: cold_start.draft(bench).verdict(),
+        ("author",),
     ),
-    "05_online": Stage(workbench.set_up, online.foresee, lambda bench, names: online.rounds(bench, rule_of(names))),
+    "03_gate_a": Stage(protocol.set_up, _foresee_gate_a, _foresee_gate_a, lambda bench, _: protocol.gate_a(bench)),
+    "04_gate_b": Stage(_set_up_test, _foresee_gate_b, _foresee_gate_b, lambda bench, _: protocol.gate_b(bench)),
+    "05_online": Stage(
+        workbench.set_up,
+        online.foresee,
+        online.forecast,
+        lambda bench, names: online.rounds(bench, rule_of(names)),
+        ("policy", "author"),
+    ),
 }
 """Notebook -> its stage, in the order they run."""

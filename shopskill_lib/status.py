@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from shopskill_lib import distil, protocol, rollouts, workbench
+from shopskill_lib import distil, protocol, rollouts, spending, workbench
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
@@ -31,7 +31,7 @@ def report(run_dir: Path) -> str:
     rows = [_row(split, arm) for split, arms in sets.items() for arm in arms.values()]
     table = pd.DataFrame(rows).set_index(["split", "arm"])
     label = "simulated " if bench.agent.model.identity.simulated else ""
-    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_later(bench)}"
+    return f"{label}run {run_dir}\n{table.to_string(na_rep='-')}\n{_time_left(sets)}{_later(bench)}{_spent(run_dir)}"
 
 
 def _plans(bench: Bench) -> dict[str, list[Planned]]:
@@ -72,6 +72,13 @@ def _later(bench: Bench) -> str:
     done = [path.name for path in sorted((folder / protocol.ROUNDS).glob("round_*"))]
     rounds = f"online rounds finished: {', '.join(done) or 'none'}, {settings.rounds} asked for"
     return "".join(f"\n{line}" for line in (*(words for words, ready in waiting.items() if not ready), rounds))
+
+
+def _spent(run_dir: Path) -> str:
+    """Say what each stage has spent on each model so far."""
+    groups = spending.spent(run_dir)
+    lines = [f"\nspent in {stage} on the {who}: {tally}" for (stage, who), tally in groups.items()]
+    return "".join([*lines, f"\nspent in all: {spending.total(groups.values())}"] if lines else [])
 
 
 def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,9 @@ from pydantic import TypeAdapter
 from shopskill_lib.errors import InputError, OutputError
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.records import Episode, ModelCall, Reused
+from shopskill_lib.spending import CALLS
 
 LOCK = ".lock"
-CALLS = "calls.jsonl"
 
 _LINE: TypeAdapter[Episode | Reused] = TypeAdapter(Episode | Reused)
 
@@ -62,11 +62,16 @@ class Store:
             found.setdefault(line.identity, []).append(stored)
         return found
 
-    def append(self, episode: Episode, calls: Iterable[ModelCall]) -> None:
+    def append(self, episode: Episode, calls: Sequence[ModelCall]) -> None:
         """Add an attempt and what its calls cost; both are on disk on return."""
+        self.charge(calls)
+        with self._lock:
+            append_lines(self._path(episode.arm), [episode])
+
+    def charge(self, calls: Sequence[ModelCall]) -> None:
+        """Add what calls cost; it is on disk on return."""
         with self._lock:
             append_lines(self.run_dir / CALLS, calls)
-            append_lines(self._path(episode.arm), [episode])
 
     def point(self, arm: str, reused: Sequence[Stored]) -> None:
         """Add a line for each of these episodes of another run."""

@@ -1,6 +1,6 @@
 """The workbench of a run: its shop, its tasks, the measured model and the author model, as the settings name them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,10 @@ from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.shops.shopsimulator import ShopSimulator
 from shopskill_lib.shops.splits import load_splits, with_splits
 from shopskill_lib.simulated import wire
+from shopskill_lib.spending import Purse
+
+Who = Literal["policy", "author"]
+"""The measured model, or the one that analyses and compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Bench:
         agent: model, shop and prompts.
         catalogue: products and tasks.
         pool: what a gate measures; None where nothing is.
+        purse: what all models are paid from; None for one without bottom.
     """
 
     settings: Settings
@@ -37,10 +42,18 @@ class Bench:
     agent: Agent
     catalogue: Catalogue
     pool: Pool | None = None
+    purse: Purse | None = None
 
     def tasks(self, split: Split) -> list[Task]:
         """Return the tasks of a split that the run uses (see `tasks_of`)."""
         return tasks_of(self.settings, self.catalogue, split)
+
+
+def paid_from(bench: Bench, purse: Purse) -> Bench:
+    """Return the bench with its model, and every model connected from it, paid from a purse."""
+    bench.agent.model.close()
+    agent = replace(bench.agent, model=model_of(bench.settings, "policy", purse))
+    return replace(bench, agent=agent, purse=purse)
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:
@@ -51,13 +64,22 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         ParameterError: a parameter that fits nothing.
     """
     refuse_unused(settings)
-    shop = open_shop(settings, open_catalogue(settings), folder)
+    return bench_in(open_shop(settings, open_catalogue(settings), folder), settings, folder)
+
+
+def bench_in(shop: EmbeddedShop | ShopSimulator, settings: Settings, folder: Path) -> Bench:
+    """Return the workbench in an open shop, the measured model connected; nothing is asked of it yet.
+
+    Raises:
+        ParameterError: a prompt or an endpoint that cannot be used.
+        SetupError: the key of the model is not set.
+    """
     prompts = load_prompts(settings.language, settings.prompts_dir)
-    agent = Agent(connect_to(endpoint(settings, "policy")), shop, prompts, settings.max_steps)
+    agent = Agent(model_of(settings, "policy"), shop, prompts, settings.max_steps, settings.episode_timeout)
     return Bench(settings, folder, agent, shop.catalogue)
 
 
-def endpoint(settings: Settings, who: Literal["policy", "author"]) -> Endpoint:
+def endpoint(settings: Settings, who: Who) -> Endpoint:
     """Return the measured model or the author model as the settings name it."""
     given = settings.model_dump()
     return Endpoint(
@@ -102,7 +124,13 @@ def _no_object(name: str, found: str) -> ParameterError:
     )
 
 
-def connect_to(named: Endpoint) -> ChatModel:
+def model_of(settings: Settings, who: Who, purse: Purse | None = None) -> ChatModel:
+    """Connect the measured model or the author model, for as many requests at once as the settings want."""
+    at_once: int = getattr(settings, f"{who}_concurrency")
+    return replace(connect_to(endpoint(settings, who), at_once), purse=purse)
+
+
+def connect_to(named: Endpoint, connections: int = 64) -> ChatModel:
     """Return the model behind an endpoint, the simulated ones on their transport.
 
     Raises:
@@ -115,7 +143,8 @@ def connect_to(named: Endpoint) -> ChatModel:
             allowed="stream False and protocol 'tools' for models that ship",
             todo="leave both at their defaults, or name a server",
         )
-    return connect(named, transport=wire.transport() if named.url == SIMULATED else None)
+    transport = wire.transport() if named.url == SIMULATED else None
+    return connect(named, transport=transport, connections=connections)
 
 
 def refuse_unused(settings: Settings) -> None:

@@ -23,6 +23,7 @@ ORDER = [
     "doctor",
     "records",
     "jsonl",
+    "spending",
     "text",
     "templates",
     "skills",
