@@ -40,12 +40,6 @@ from shopskill_lib.skills import read_skill
 from shopskill_lib.text import key
 from shopskill_lib.workbench import Bench, Who
 
-TURN_BYTES, PAGE_BYTES, ANALYSIS_BYTES, REST_BYTES = 1_000, 4_000, 20_000, 20_000_000
-"""On disk: a turn with its line in calls.jsonl, a kept page, an analysis, notebooks and figures with everything else.
-
-Generous: the default run has about 800, 1,600 and 8,000 bytes, and 12 MB of the rest.
-"""
-
 TRIES = 2
 """Requests for one answer: enough for a hiccup, too few to wait for a server that fails."""
 
@@ -185,14 +179,8 @@ def disk(case: Case) -> Finding:
     Raises:
         OutputError: nothing can be written there.
     """
-    settings, chosen = case.settings, case.order.chosen
-    read = settings.n_train * case.uses("01_cards") + settings.rounds * settings.n_groups * case.uses("05_online")
-    episodes = sum(count for name, count in stages.most_episodes(settings).items() if name in chosen)
-    turns = settings.max_steps * (episodes * TURN_BYTES + read * PAGE_BYTES)
-    basis = (
-        f"{episodes:,} episodes of {settings.max_steps} turns, {TURN_BYTES:,} bytes each, a kept page {PAGE_BYTES:,}"
-    )
-    return doctor.disk(case.order.run_dir, turns + read * ANALYSIS_BYTES + REST_BYTES, basis)
+    need, basis = stages.most_bytes(case.settings, case.order.chosen)
+    return doctor.disk(case.order.run_dir, need, basis)
 
 
 def splits(case: Case) -> Finding:

@@ -10,6 +10,12 @@ from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.settings import Settings
 from shopskill_lib.workbench import Bench, Who
 
+TURN_BYTES, PAGE_BYTES, ANALYSIS_BYTES, REST_BYTES = 1_000, 4_000, 20_000, 20_000_000
+"""On disk: a turn with its line in calls.jsonl, a kept page, an analysis, notebooks and figures with everything else.
+
+Generous: the default run has about 800, 1,600 and 8,000 bytes, and 12 MB of the rest.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -40,6 +46,17 @@ def most_episodes(settings: Settings) -> dict[str, int]:
         "04_gate_b": 2 * settings.n_test,
         "05_online": settings.rounds * online.most_episodes(settings),
     }
+
+
+def most_bytes(settings: Settings, chosen: Collection[str]) -> tuple[int, str]:
+    """Return what some notebooks and their work write to the run folder at most, and what that rests on."""
+    read = settings.n_train * ("01_cards" in chosen) + settings.rounds * settings.n_groups * ("05_online" in chosen)
+    episodes = sum(count for name, count in most_episodes(settings).items() if name in chosen)
+    turns = settings.max_steps * (episodes * TURN_BYTES + read * PAGE_BYTES)
+    basis = (
+        f"{episodes:,} episodes of {settings.max_steps} turns, {TURN_BYTES:,} bytes each, a kept page {PAGE_BYTES:,}"
+    )
+    return turns + read * ANALYSIS_BYTES + REST_BYTES, basis
 
 
 def owed_episodes(bench: Bench, chosen: Collection[str]) -> dict[str, int]:
