@@ -40,6 +40,7 @@ Stage = Literal["cold_start", "online", "recorded"]
 CARDS, AUDIT, ERRORS, PLAN = "cards.jsonl", "audit.jsonl", "analysis_errors.jsonl", "analyses.json"
 """Files of a folder; without the third, what was given up is tried again."""
 
+UNRECORDED = "outcome not recorded; taken as successful demonstrations"
 
 RECORDED = (
     *("language", "seed_skill", "max_cards", "context_tokens", "rollout_seed", "prompts_dir"),
@@ -66,11 +67,15 @@ class Analyses(tuple[Analysis, ...]):
     """Trajectories whose attempts are used up, and tasks without a trajectory."""
     simulated: bool
     """Whether policy or analyst is a program that stands in for a model."""
+    note: str
+    """What must be said of the outcomes beside any count; "" for nothing."""
 
-    def __new__(cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool) -> "Analyses":
+    def __new__(
+        cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool, note: str = ""
+    ) -> "Analyses":
         """Sort the analyses by trajectory id."""
         made = super().__new__(cls, sorted(analyses, key=lambda analysis: analysis.trajectory_id))
-        made.missing, made.simulated = tuple(sorted(missing)), simulated
+        made.missing, made.simulated, made.note = tuple(sorted(missing)), simulated, note
         return made
 
     def to_frame(self) -> pd.DataFrame:
@@ -92,6 +97,7 @@ class Analyses(tuple[Analysis, ...]):
         lines += [f"  nothing proposed, {reason}: {count}" for reason, count in reasons.items()]
         if self.missing:
             lines.append(f"Analyses missing: {', '.join(self.missing)}")
+        lines += [self.note] if self.note else []
         return "\n".join(lines)
 
     def example(self) -> Card | None:
@@ -110,7 +116,7 @@ class Analyses(tuple[Analysis, ...]):
             f"{label}{len(self)} trajectories gave {len(proposing)} cards of {tasks} tasks, "
             f"{sum(card.facts.repair_verified for card in proposing)} of them with a verified repair; "
             f"{len(self.missing)} analyses are missing. No card is a claim yet: "
-            "02_compile merges them, 03_gate_a measures."
+            f"02_compile merges them, 03_gate_a measures.{f' Note: {self.note}.' if self.note else ''}"
         )
 
     def __str__(self) -> str:
@@ -169,9 +175,10 @@ def load_train_pairs(bench: Bench, skill: Skill) -> list[tuple[Trajectory, Task]
 
 
 def _paired(plan: Sequence[Planned], rolled: RolloutSet) -> list[tuple[Trajectory, Task]]:
-    """Return the scored episodes as trajectories, each with its task."""
+    """Return the scored episodes as trajectories, each with its task; of unscored ones the purchases."""
     planned = {one.task.task_id: one for one in plan}
-    chosen = [(episode, planned[episode.task_id]) for episode in rolled.scored]
+    ended = [episode for episode in rolled.finished if episode.status == "scored" or episode.ending == "purchase"]
+    chosen = [(episode, planned[episode.task_id]) for episode in ended]
     return [(of_episode(episode, one.task, one.treatment.hints), one.task) for episode, one in chosen]
 
 
@@ -193,9 +200,15 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     """
     pairs, rolled = train_pairs(bench, skill)
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
-    return Analyses(
-        found, [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)], found.simulated
-    )
+    missing = [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)]
+    return Analyses(found, missing, found.simulated, _demonstrated(bench.agent.shop, len(rolled.finished) - len(pairs)))
+
+
+def _demonstrated(shop: Shop, left_out: int) -> str:
+    """Say what is made of episodes in a shop whose rewards are of no use; "" elsewhere."""
+    if not shop.unscored:
+        return ""
+    return f"{UNRECORDED} ({shop.unscored}); {left_out} episodes without a purchase left out"
 
 
 def analyse(
@@ -225,7 +238,7 @@ def analyse(
         OutputError: the folder is in use or the disk is full.
     """
     for trajectory, _ in pairs:
-        _check(trajectory, stage)
+        _check(trajectory, stage, demonstrations=bool(bench.agent.shop.unscored))
     products = bench.catalogue.products
     cases = [(trajectory, task, _instance(trajectory, task, products)) for trajectory, task in pairs]
     return _Desk(bench.settings, skill, folder, stage, arm, bench.agent.shop, bench.purse).analyse(cases)
@@ -265,7 +278,7 @@ def report_recordings(trajectories: Sequence[Trajectory], settings: Settings, fo
     table = found.to_frame()[["trajectory", "card", "stage", "mechanism", "reason", "simulated"]]
     lines = [table.astype(object).fillna("-").to_string(index=False), found.summary()]
     if chosen[0].reward is None:
-        lines.append("outcome not recorded; taken as successful demonstrations")
+        lines.append(UNRECORDED)
     left_out = len(trajectories) - len(chosen)
     if left_out:
         lines.append(f"{left_out} trajectories left out: no success, and failures need a shop")
@@ -296,10 +309,10 @@ def screen_of(pairs: Sequence[tuple[Trajectory, Task]], products: Mapping[str, P
     return Screen({trajectory.trajectory_id: _instance(trajectory, task, products) for trajectory, task in pairs})
 
 
-def _check(trajectory: Trajectory, stage: Stage) -> None:
-    """Refuse what cannot be analysed."""
+def _check(trajectory: Trajectory, stage: Stage, *, demonstrations: bool) -> None:
+    """Refuse what cannot be analysed; `demonstrations` need no reward."""
     where = f"trajectory {trajectory.trajectory_id}"
-    if trajectory.success is None or trajectory.ending not in get_args(Ending):
+    if (trajectory.success is None and not demonstrations) or trajectory.ending not in get_args(Ending):
         raise InputError(
             "it has no reward" if trajectory.success is None else f"its ending is {trajectory.ending!r}",
             where=where,

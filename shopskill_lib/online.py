@@ -35,10 +35,12 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
 
     Raises:
         InputError: Gate A has not been run, or with another draft or checkpoint.
+        SetupError: no reward of the shop can be used.
         ParameterError: settings that decide a finished or begun round have changed; a trainer of another model.
         OutputError: another process is at work on the rounds.
         Interrupted: stopped on request; the same call goes on.
     """
+    protocol.refuse_unscored(bench)
     train = trainer or trainer_of(bench.settings)
     found: list[Round] = []
     with locked(bench.folder / ROUNDS):

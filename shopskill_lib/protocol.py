@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from shopskill_lib import masks, rollouts, workbench
-from shopskill_lib.errors import DesignError, InputError, ParameterError
+from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
 from shopskill_lib.firewall import Finding, Screen, instance_of
 from shopskill_lib.pools import CAP, Pool
@@ -122,8 +122,10 @@ def gate_a(bench: Bench) -> Path:
         `observations.csv` of the run folder, with `interventions.json` beside it.
 
     Raises:
+        SetupError: no reward of the shop can be used.
         DesignError: other masks or other texts are frozen here, or an episode was shown something else.
     """
+    refuse_unscored(bench)
     plan, assignments = plan_gate_a(bench), assign(bench)
     _refuse_too_few(bench, len(assignments.task_ids))
     refuse_leaks(bench, pool_of(bench).versions, "val")
@@ -147,6 +149,7 @@ def gate_b(bench: Bench) -> Path:
     Raises:
         InputError: no gate has selected a skill here, or an empty one.
     """
+    refuse_unscored(bench)
     plan = plan_gate_b(bench)
     refuse_leaks(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
     sets = roll_out(bench, plan, "gate_b")
@@ -255,6 +258,22 @@ def refuse_leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> Non
             allowed="chunks without identifiers and titles of these tasks (M12)",
             todo="write what to do on any task of that kind, or leave the chunk out; a compiled draft can be given "
             "edited: -p draft=<run>/draft.md in a new run folder",
+        )
+
+
+def refuse_unscored(bench: Bench) -> None:
+    """Refuse to measure anything in a shop whose rewards cannot be mapped to M4's.
+
+    Raises:
+        SetupError: with the reason.
+    """
+    why = bench.agent.shop.unscored
+    if why:
+        raise SetupError(
+            f"no reward of this server can be used: {why}",
+            where=f"shop_url {bench.settings.shop_url}",
+            allowed="01_cards and 02_compile, which take its purchases as demonstrations",
+            todo="measure in a shop whose rewards are known, as v8, fork v2.1, the original or the embedded shop",
         )
 
 
@@ -427,11 +446,12 @@ def _who(bench: Bench, task_id: str, sample: int, split: Split) -> list[object]:
 
 
 def _origin(bench: Bench) -> str:
-    """Say what produced a row: the model, whether it is simulated, and what every claim must carry."""
+    """Say what produced a row: the model, whether it is simulated, and after semicolons what every claim must carry."""
     identity = bench.agent.model.identity
     origin = f"{'simulated ' if identity.simulated else ''}{identity.model}"
     shared = bench.settings.allow_overlap
-    return origin + (f"; splits may share {shared} (allow_overlap, M2)" if shared else "")
+    origin += f"; splits may share {shared} (allow_overlap, M2)" if shared else ""
+    return origin + (f"; {bench.agent.shop.note}" if bench.agent.shop.note else "")
 
 
 def _pair(sets: Mapping[str, RolloutSet], arm: str, task_id: str, sample: int) -> list[object]:

@@ -58,11 +58,11 @@ class _Job:
     identity: str
     attempts: int
     episode: Episode | None
-    """The latest scored attempt, else the latest; None without any."""
+    """The latest attempt that came to its end, else the latest; None without any."""
 
     @property
-    def scored(self) -> bool:
-        return self.episode is not None and self.episode.status == "scored"
+    def finished(self) -> bool:
+        return self.episode is not None and self.episode.finished
 
 
 _Attempt = tuple[Episode, list[ModelCall]]
@@ -117,11 +117,11 @@ def run(
         store = Store(run_dir)
         jobs = _jobs(plan, agent, rollout_seed, store)
         if reuse_from is not None:
-            _reuse([job for job in jobs if not job.scored], store, Store(reuse_from))
+            _reuse([job for job in jobs if not job.finished], store, Store(reuse_from))
             jobs = _jobs(plan, agent, rollout_seed, store)
-        owed = [job for job in jobs if not job.scored and job.attempts < max_attempts]
+        owed = [job for job in jobs if not job.finished and job.attempts < max_attempts]
         trade = _Runner(agent, store, rollout_seed, stage).trade
-        work(trade, [(job, job.attempts) for job in owed], threads, max_attempts, sum(job.scored for job in jobs))
+        work(trade, [(job, job.attempts) for job in owed], threads, max_attempts, sum(job.finished for job in jobs))
     return load(plan, agent, run_dir, rollout_seed=rollout_seed, max_attempts=max_attempts)
 
 
@@ -135,13 +135,13 @@ def load(
     sets = {}
     for arm in dict.fromkeys(planned.arm for planned in plan):
         own = [job for job in jobs if job.planned.arm == arm]
-        unscored = [job for job in own if not job.scored]
+        open_ = [job for job in own if not job.finished]
         sets[arm] = RolloutSet(
             arm=arm,
             planned=tuple(job.planned.key for job in own),
             episodes={job.planned.key: job.episode for job in own if job.episode is not None},
-            owed=tuple(job.planned.key for job in unscored if job.attempts < max_attempts),
-            missing=tuple(job.planned.key for job in unscored if job.attempts >= max_attempts),
+            owed=tuple(job.planned.key for job in open_ if job.attempts < max_attempts),
+            missing=tuple(job.planned.key for job in open_ if job.attempts >= max_attempts),
         )
     return sets
 
@@ -152,7 +152,7 @@ def forecast(
     """Return what the plan will ask of the model, from the mean of the episodes that are there."""
     _check(plan, 1, 1)
     stores = [Store(run_dir)] + ([] if reuse_from is None else [Store(reuse_from)])
-    kept = {job.identity for store in stores for job in _jobs(plan, agent, rollout_seed, store) if job.scored}
+    kept = {job.identity for store in stores for job in _jobs(plan, agent, rollout_seed, store) if job.finished}
     return _scaled(len(plan) - len(kept), len(kept), _known(stores, agent), agent)
 
 
@@ -162,13 +162,13 @@ def extrapolate(episodes: int, agent: Agent, run_dir: Path) -> Forecast:
 
 
 def _known(stores: Sequence[Store], agent: Agent) -> list[Episode]:
-    """Return the scored episodes of the same model."""
+    """Return the finished episodes of the same model."""
     found = {
         stored.episode.identity: stored.episode
         for store in stores
         for arm in store.arms
         for stored in map(best, store.attempts(arm).values())
-        if stored.episode.status == "scored" and stored.episode.model == agent.model.identity
+        if stored.episode.finished and stored.episode.model == agent.model.identity
     }
     return list(found.values())
 
@@ -228,11 +228,11 @@ def _jobs(plan: Sequence[Planned], agent: Agent, rollout_seed: int, store: Store
 
 
 def _reuse(jobs: Sequence[_Job], store: Store, other: Store) -> None:
-    """Point to what another run has scored of these jobs."""
+    """Point to what another run has finished of these jobs."""
     for arm in dict.fromkeys(job.planned.arm for job in jobs):
         there = other.attempts(arm)
         found = [best(there[job.identity]) for job in jobs if job.planned.arm == arm and job.identity in there]
-        store.point(arm, [stored for stored in found if stored.episode.status == "scored"])
+        store.point(arm, [stored for stored in found if stored.episode.finished])
 
 
 def _without_page(step: Step) -> Step:
@@ -299,8 +299,8 @@ class _Runner:
             shop=dict(agent.shop.fingerprint),
             seeds=Seeds(rollout_seed=self._seed, episode_seed=episode_seed(self._seed, planned.arm, *planned.key)),
             attempt=attempt,
-            status="error" if end is None else "scored",
-            ending=None if detail is None else detail.termination_reason,
+            status="error" if end is None else "unscored" if detail is None else "scored",
+            ending=None if end is None else end.ending,
             reward=None if end is None else end.reward,
             reward_detail=detail,
             purchase=None if end is None else end.purchase,

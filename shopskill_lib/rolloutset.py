@@ -20,9 +20,10 @@ class RolloutSet:
     Attributes:
         arm: why they were run.
         planned: all keys of the plan, in the order of their ids.
-        episodes: key -> the latest scored attempt, else the latest failed one; a key that was never tried is absent.
-        owed: keys without a score that have attempts left.
-        missing: keys without a score whose attempts are exhausted.
+        episodes: key -> the latest attempt that came to its end, else the latest failed one; a key that was never
+            tried is absent.
+        owed: keys without an end that have attempts left.
+        missing: keys without an end whose attempts are exhausted.
     """
 
     arm: str
@@ -37,8 +38,13 @@ class RolloutSet:
         return tuple(episode for episode in self.episodes.values() if episode.status == "scored")
 
     @property
+    def finished(self) -> tuple[Episode, ...]:
+        """Episodes that came to their end, scored or not, in the order of their keys."""
+        return tuple(episode for episode in self.episodes.values() if episode.finished)
+
+    @property
     def unscored(self) -> tuple[Key, ...]:
-        """Keys without a score, owed or missing."""
+        """Keys without an end, owed or missing."""
         return tuple(key for key in self.planned if key in {*self.owed, *self.missing})
 
     @property
@@ -57,9 +63,10 @@ class RolloutSet:
         return pd.DataFrame([self._row(key) for key in self.planned], columns=_COLUMNS)
 
     def _row(self, key: Key) -> dict[str, Any]:
-        state = "owed" if key in self.owed else "missing" if key in self.missing else "scored"
-        row: dict[str, Any] = {"task_id": key[0], "sample": key[1], "arm": self.arm, "state": state}
         episode = self.episodes.get(key)
+        ended = "owed" if episode is None else episode.status
+        state = "owed" if key in self.owed else "missing" if key in self.missing else ended
+        row: dict[str, Any] = {"task_id": key[0], "sample": key[1], "arm": self.arm, "state": state}
         if episode is None:
             return row
         detail, usage = episode.reward_detail, episode.usage
@@ -86,15 +93,17 @@ class RolloutSet:
     def summary(self) -> str:
         """Return one paragraph: the mean beside its count, how episodes ended, what is not scored."""
         mean = "no mean" if self.mean_reward is None else f"mean reward {self.mean_reward:.4f}"
+        without = len(self.finished) - len(self.scored)
+        unscored = f", {without} without a reward" if without else ""
         lines = [
             f"{self.arm}{' (simulated)' if self.simulated else ''}: {mean} over {len(self.scored)} scored of "
-            f"{len(self.planned)} episodes; {len(self.owed)} owed, {len(self.missing)} missing."
+            f"{len(self.planned)} episodes{unscored}; {len(self.owed)} owed, {len(self.missing)} missing."
         ]
-        endings = [str(episode.ending) for episode in self.scored]
+        endings = [str(episode.ending) for episode in self.finished]
         counts = ", ".join(f"{name} {endings.count(name)}" for name in sorted(set(endings)))
-        steps = sum(len(episode.steps) for episode in self.scored)
-        faults = sum(episode.protocol_faults for episode in self.scored)
-        invalid = sum(episode.invalid_actions for episode in self.scored)
+        steps = sum(len(episode.steps) for episode in self.finished)
+        faults = sum(episode.protocol_faults for episode in self.finished)
+        invalid = sum(episode.invalid_actions for episode in self.finished)
         if endings:
             lines.append(f"Endings: {counts}. Turns {steps}, protocol faults {faults}, invalid actions {invalid}.")
         for word, keys in (("Owed", self.owed), ("Missing", self.missing)):

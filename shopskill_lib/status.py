@@ -48,17 +48,18 @@ def _plans(bench: Bench) -> dict[str, list[Planned]]:
 
 def _row(split: str, arm: RolloutSet) -> dict[str, object]:
     """Return one line of the table; a mean stands beside the count it rests on."""
-    mean = arm.mean_reward
+    mean, without = arm.mean_reward, len(arm.finished) - len(arm.scored)
     return {
         "split": split,
         "arm": arm.arm,
         "planned": len(arm.planned),
         "scored": len(arm.scored),
+        **({"unscored": without} if without else {}),
         "owed": len(arm.owed),
         "missing": len(arm.missing),
         "mean reward": None if mean is None or arm.arm not in NEUTRAL else round(mean, 4),
-        "protocol faults": sum(episode.protocol_faults for episode in arm.scored),
-        "invalid actions": sum(episode.invalid_actions for episode in arm.scored),
+        "protocol faults": sum(episode.protocol_faults for episode in arm.finished),
+        "invalid actions": sum(episode.invalid_actions for episode in arm.finished),
     }
 
 
@@ -87,7 +88,7 @@ def _time_left(sets: dict[str, dict[str, RolloutSet]]) -> str:
     owed = sum(len(arm.owed) for arm in arms)
     if not owed:
         return "nothing is owed"
-    ends = sorted(episode.ended_at for arm in arms for episode in arm.scored)[-RECENT:]
+    ends = sorted(episode.ended_at for arm in arms for episode in arm.finished)[-RECENT:]
     if len(ends) < 2:
         return f"{owed} episodes owed; their pace is not known yet"
     pace = (ends[-1] - ends[0]) / (len(ends) - 1)

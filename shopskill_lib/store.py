@@ -55,7 +55,7 @@ class Store:
         for line in read_lines(path, _LINE.validate_json):
             if isinstance(line, Reused):
                 if line.reused_from not in others:
-                    others[line.reused_from] = _scored(self.run_dir / line.reused_from)
+                    others[line.reused_from] = _finished(self.run_dir / line.reused_from)
                 stored = _fetch(line, others[line.reused_from], path)
             else:
                 stored = Stored(line, path)
@@ -98,14 +98,14 @@ def read_calls(run_dir: Path) -> list[ModelCall]:
 
 
 def best(attempts: Sequence[Stored]) -> Stored:
-    """Return the latest scored attempt, else the latest."""
-    return next((stored for stored in reversed(attempts) if stored.episode.status == "scored"), attempts[-1])
+    """Return the latest attempt that came to its end, else the latest."""
+    return next((stored for stored in reversed(attempts) if stored.episode.finished), attempts[-1])
 
 
-def _scored(path: Path) -> dict[str, Stored]:
-    """Identity -> latest scored episode that stands in this file itself."""
+def _finished(path: Path) -> dict[str, Stored]:
+    """Identity -> latest finished episode that stands in this file itself."""
     lines = read_lines(path, _LINE.validate_json)
-    episodes = [line for line in lines if isinstance(line, Episode) and line.status == "scored"]
+    episodes = [line for line in lines if isinstance(line, Episode) and line.finished]
     return {episode.identity: Stored(episode, path) for episode in episodes}
 
 

@@ -73,18 +73,18 @@ class Trajectory(Record):
 
 
 def of_episode(episode: Episode, task: Task, hints: tuple[Hint, ...]) -> Trajectory:
-    """Return a scored episode as a trajectory.
+    """Return a finished episode as a trajectory.
 
     Raises:
-        InputError: the episode is not scored, has an ending of another kind, or kept no pages.
+        InputError: the episode failed, or kept no pages.
     """
     where = f"arm {episode.arm}, task {episode.task_id}, sample {episode.sample}"
     detail = episode.reward_detail
-    if episode.reward is None or detail is None or episode.ending is None:
+    if episode.ending is None:
         raise InputError(
-            "the episode has no reward",
+            "the episode has no reward and no end",
             where=where,
-            allowed="scored episodes: an error is never a failure of the policy (I20)",
+            allowed="episodes that came to their end: an error is never a failure of the policy (I20)",
             todo="run the episode again",
         )
     turns = []
@@ -108,7 +108,7 @@ def of_episode(episode: Episode, task: Task, hints: tuple[Hint, ...]) -> Traject
         turns=tuple(turns),
         ending=episode.ending,
         reward=episode.reward,
-        parts={name: float(getattr(detail, name)) for name in PARTS},
+        parts=None if detail is None else {name: float(getattr(detail, name)) for name in PARTS},
         purchase=episode.purchase,
         checkpoint=episode.model.checkpoint,
         simulated=episode.simulated,

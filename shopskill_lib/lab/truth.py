@@ -185,7 +185,14 @@ def _find(folder: Path, bench: Bench) -> Truth | None:
 
 
 def _refuse_real(settings: Settings) -> None:
-    """Refuse a model that only its endpoint can speak for."""
+    """Refuse a model that only its endpoint can speak for, and a shop that only its server can."""
+    if settings.shop_url:
+        raise ParameterError(
+            "the truth takes hundreds of thousands of episodes, which no server should be asked for",
+            where=f"shop_url {settings.shop_url}",
+            allowed="the embedded shop",
+            todo="compute it in a run folder without shop_url, on the same catalogue",
+        )
     if settings.policy_url != SIMULATED:
         raise ParameterError(
             f"the truth of a real model cannot be computed ({settings.policy_model})",

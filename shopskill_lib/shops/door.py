@@ -5,6 +5,7 @@ A request that may have been carried out is never sent again from here: only a c
 
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -67,16 +68,16 @@ class _Errand:
         self._lock, self._over = threading.Lock(), threading.Event()
         self._left = False
         self._answer: Json | Exception = UnreachableError("the request was broken off", sent=True)
-        threading.Thread(target=self._run, name="shop-reset").start()
 
     def wait(self, seconds: float) -> Json:
-        """Return the answer; whoever does not take it, for whatever reason, has left it.
+        """Ask, and return the answer; whoever does not take it, for whatever reason, has left it.
 
         Raises:
             UnreachableError, RefusalError: there is none, or not in time.
         """
         interrupted = True
         try:
+            threading.Thread(target=self._run, name="shop-reset").start()
             self._over.wait(seconds)
             interrupted = False
         finally:
@@ -137,9 +138,11 @@ class Door:
             connections: most at a time.
         """
         self.base, self.timeout, self.clock = base_of(url), timeout, clock
-        self.traffic = Traffic(self.base, clock, most=connections)
+        self.traffic = Traffic(self.base, clock, most=connections, probe=self._knock)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
         self._client = httpx2.Client(trust_env=False, limits=limits)
+        self.close = weakref.finalize(self, self._client.close)
+        """Close the connections, at the latest when nobody holds the door any more."""
 
     def health(self) -> Json:
         """Return the document of the health route.
@@ -176,11 +179,7 @@ class Door:
         """
         with self.traffic.turn():
             errand = _Errand(lambda: self._result(body, self.timeout + LATE), unwanted)
-            return self._counted(lambda: errand.wait(self.timeout))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+            return self._counted(lambda: errand.wait(self.timeout), waiting=True)
 
     def infrastructure(self, error: Exception, doing: str) -> InfrastructureError:
         """Return what the agent is told of an answer that did not come or is none."""
@@ -191,12 +190,26 @@ class Door:
             todo="look at the server, then repeat the call: only what is owed runs",
         )
 
-    def _counted(self, ask: Callable[[], Json]) -> Json:
-        """Ask, and let the traffic know how the server fares."""
+    def _knock(self, traffic: Traffic) -> None:
+        """Tell whether a server that was down answers again, whatever it says to a question that costs nothing."""
+        try:
+            self.health()
+        except UnreachableError as error:
+            traffic.failed(str(error))
+        except RefusalError as error:
+            if error.passing:
+                traffic.failed(str(error))
+            else:
+                traffic.succeeded()
+        else:
+            traffic.succeeded()
+
+    def _counted(self, ask: Callable[[], Json], *, waiting: bool = False) -> Json:
+        """Ask, and let the traffic know how the server fares; one that lets somebody wait has not too much to do."""
         try:
             answer = ask()
         except UnreachableError as error:
-            self.traffic.failed(str(error), overloaded=error.late or "open files" in str(error))
+            self.traffic.failed(str(error), overloaded=(error.late and not waiting) or "open files" in str(error))
             raise
         except RefusalError as error:
             if error.passing:

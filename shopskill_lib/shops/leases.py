@@ -20,6 +20,8 @@ from shopskill_lib.records import Record, canonical
 from shopskill_lib.shops.door import ROUTE, Door, RefusalError, UnreachableError
 
 PREFIX = "slots-"
+RECOVERY = 20
+"""Ended episodes after which one more is tried at once, once there were too many."""
 
 
 class Holding(Record):
@@ -144,43 +146,52 @@ class Places:
 
     def __init__(self, server: str, wanted: int) -> None:
         self._server, self._wanted = server, wanted
-        self._most, self._held = wanted, 0
+        self._most = self._ceiling = wanted
+        self._held = self._ended = 0
         self._told = False
         self._changed = threading.Condition()
 
     def take(self) -> None:
         """Wait until fewer than the most are held, and hold one more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._held < self._most)
+            self._changed.wait_for(self._free)
             self._held += 1
 
     def give_back(self) -> None:
-        """Hold one less."""
+        """Hold one less; after some episodes, try whether the server has a slot more by now."""
+        with self._changed:
+            self._held -= 1
+            self._ended += 1
+            if self._ended % RECOVERY == 0:
+                self._most = min(self._most + 1, self._ceiling)
+            self._changed.notify_all()
+
+    def wait_for_another(self, most: int) -> None:
+        """Give a place back for which the server had no slot, hold fewer from now on, and wait for the next place."""
+        self.lower(most)
         with self._changed:
             self._held -= 1
             self._changed.notify_all()
+            try:
+                self._changed.wait_for(self._free)
+            finally:
+                self._held += 1
 
-    def wait_for_another(self) -> bool:
-        """Give a place back for which the server had no slot, hold fewer from now on, and wait for the next place.
-
-        Returns:
-            Whether this process holds other slots, of which one may come free.
-        """
-        with self._changed:
-            others = self._held - 1
-        self.lower(others)
-        self.give_back()
-        self.take()
-        return others > 0
+    def cap(self, slots: int) -> None:
+        """Never hold more than the slots that the server has."""
+        self._ceiling = min(self._ceiling, slots)
+        self.lower(slots)
 
     def lower(self, most: int) -> None:
         """Hold fewer at once, at least 1; the first time, say so on standard error."""
         with self._changed:
             self._most = max(1, min(self._most, most))
-            if self._told or self._most >= self._wanted:
-                return
-            self._told = True
-        sys.stderr.write(
-            f"the server at {self._server} has {self._most} slot{'s' * (self._most > 1)} for this run, {self._wanted} "
-            f"episodes at once were asked for: {self._most} at a time\n"
-        )
+            told, self._told = self._told, self._told or self._most < self._wanted
+        if self._told and not told:
+            sys.stderr.write(
+                f"\nthe server at {self._server} has {self._most} slot{'s' * (self._most > 1)} for this run, "
+                f"{self._wanted} episodes at once were asked for: {self._most} at a time\n"
+            )
+
+    def _free(self) -> bool:
+        return self._held < self._most

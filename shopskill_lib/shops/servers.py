@@ -26,8 +26,8 @@ ACTION_LIMITS: dict[Generation, int] = {"v8": 30, "fork": 35, "original": 40}
 _FORK = "shopsimulator-environment-v2.1"
 _SOURCES: dict[Generation, str] = {"v8": "server", "fork": "recomputed", "original": "product of parts"}
 _NONDETERMINISM = (
-    "the original ShopSimulator draws price and budget at random for each of its slots: the same purchase can earn "
-    "another reward on another slot"
+    "the original ShopSimulator draws price and budget at random for each of its slots, so that the same "
+    "purchase can earn another reward on another slot"
 )
 _NO_SLOT = "Unable to get available environment resource"
 
@@ -44,14 +44,14 @@ class Server(Record):
     """As it announces them; empty for the original."""
     slots: int | None
     """Episodes at once; None where it does not say."""
-    free: int | None
-    """Slots that were free when it was asked; None where it does not say."""
     unscored: str
     """Why its rewards cannot be used; "" where they can."""
     announced: dict[str, str | int] | None
     """Fingerprint of our own shop behind the contract; None of any other."""
     lease_seconds: float | None
     """Seconds after which a lease that nobody uses ends; None where none does."""
+    free: int | None = None
+    """Slots that were free when it was asked; None where it does not say, and never kept."""
 
     @property
     def source(self) -> str:
@@ -121,7 +121,7 @@ def of_run(door: Door, folder: Path) -> Server:
             raise
         return kept
     if kept is None:
-        write_json(path, server.model_dump(mode="json"))
+        write_json(path, server.model_dump(mode="json", exclude={"free"}))
     elif server.described != kept.described or server.unscored != kept.unscored:
         raise other_server(door, server.described, kept)
     return server
@@ -241,7 +241,6 @@ def _of_reset(answer: Json) -> Server:
         generation="fork" if fork else "original",
         versions={"environment.version": str(version)} if fork else {},
         slots=None,
-        free=None,
         unscored="" if known else f"its environment is {version!r}, and only the endings of {_FORK} are known",
         announced=None,
         lease_seconds=None,

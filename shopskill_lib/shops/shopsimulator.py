@@ -33,7 +33,7 @@ __all__ = ["Server", "ShopSimulator", "connect", "probe"]
 RESET_TRIES = 4
 """Requests for one reset at most, of those that surely were not carried out."""
 PATIENCE = 300.0
-"""Seconds that an episode waits for a slot while other clients hold them all."""
+"""Seconds that an episode waits for a slot while other clients hold them all, at least."""
 PAUSE = 5.0
 """Seconds between two questions for a slot while this process holds none."""
 
@@ -118,7 +118,8 @@ class ShopSimulator:
         self.dialect = _dialect(server, catalogue)
         self._folder, self._ledger, self._places = folder, Ledger(folder, door.base), Places(door.base, threads)
         self._opening, self._opened = threading.Lock(), False
-        self._lent = dict[int, Lease]()
+        self._lending, self._lent, self._beating = threading.Lock(), dict[int, Lease](), False
+        self._closing = threading.Event()
 
     def reset(self, task: Task) -> "RemoteSession":
         """Start an episode on its home page; waits for a slot.
@@ -135,6 +136,7 @@ class ShopSimulator:
         try:
             number, answer = self._lend(task, idx)
             lease = self._lease(number, idx, answer)
+            self._keep(lease)
             return RemoteSession(self, task, lease, self._home(answer, task, lease))
         except BaseException:
             if lease is None:
@@ -160,6 +162,7 @@ class ShopSimulator:
 
     def close(self) -> None:
         """Close the connections; sessions are to be closed before."""
+        self._closing.set()
         self.door.close()
 
     def give_back(self, lease: Lease, *, release: bool = True, sure: bool = True) -> None:
@@ -170,7 +173,8 @@ class ShopSimulator:
             release: whether the server is told; else it has freed the slot itself, or may have.
             sure: whether nothing is held then; else the next run names the slot.
         """
-        self._lent.pop(lease.number, None)
+        with self._lending:
+            self._lent.pop(lease.number, None)
         try:
             if release:
                 with contextlib.suppress(RefusalError):  # whatever it refuses, the slot is not ours any more
@@ -188,21 +192,24 @@ class ShopSimulator:
             if not self._opened:
                 leases.recover(self._folder, self.door, sys.stderr)
                 if self.server.slots is not None:
-                    self._places.lower(self.server.slots)
+                    self._places.cap(self.server.slots)
                 self._opened = True
 
     def _lend(self, task: Task, idx: int) -> tuple[int, Json]:
         """Ask for a slot until there is one; return the number of the reset and its answer."""
-        since, tries, body = self.door.clock.seconds(), 0, self._body(task, idx)
+        alone, tries, body = 0.0, 0, self._body(task, idx)
         while True:
-            number = self._ledger.asked(task.task_id)
+            number, held = self._ledger.asked(task.task_id), len(self._lent)
             try:
                 return number, self.door.ask_waiting(body, partial(self._take_late, number, idx))
+            except SetupError:  # the server is down for good, and nothing was sent
+                self._ledger.over(number)
+                raise
             except (RefusalError, UnreachableError) as error:
-                if isinstance(error, RefusalError) or not error.sent:
+                if self._holds_nothing(error):
                     self._ledger.over(number)
                 if self._has_no_slot(error):
-                    self._wait_for_slot(since, error)
+                    alone = self._wait_for_slot(alone, max(held, len(self._lent)), error)
                     continue
                 tries += 1
                 passing = error.passing if isinstance(error, RefusalError) else not error.sent
@@ -217,6 +224,12 @@ class ShopSimulator:
             body |= {"if_persona": task.persona is not None, "interaction_mode": "single_turn"}
         return body
 
+    def _holds_nothing(self, error: RefusalError | UnreachableError) -> bool:
+        """Tell whether a failed reset surely holds no slot: before v8, a refused one does and does not say which."""
+        if isinstance(error, UnreachableError):
+            return not error.sent
+        return self.server.generation == "v8" or not error.own or servers.is_full(error)
+
     def _has_no_slot(self, error: RefusalError | UnreachableError) -> bool:
         """Tell whether a reset failed for want of a slot: the server says so, or let it wait while it has none."""
         if isinstance(error, RefusalError):
@@ -227,12 +240,24 @@ class ShopSimulator:
             return self.door.health().get("free_slots") == 0
         return False
 
-    def _wait_for_slot(self, since: float, error: Exception) -> None:
-        """Wait until another episode of this process ends, or a little where there is none."""
-        if self.door.clock.seconds() - since > PATIENCE:
+    def _wait_for_slot(self, alone: float, held: int, error: Exception) -> float:
+        """Wait until another episode of this process ends, or a little where there is none.
+
+        Args:
+            alone: seconds that have been waited without any.
+            held: slots that this process held while it asked.
+            error: what the server said.
+
+        Returns:
+            The seconds, with those of this time.
+        """
+        if alone > PATIENCE:
             raise self.door.infrastructure(error, f"no slot came free in {PATIENCE:g} s") from error
-        if not self._places.wait_for_another():
-            self.door.clock.sleep(PAUSE)
+        self._places.wait_for_another(held)
+        if held:
+            return 0.0
+        self.door.clock.sleep(PAUSE)
+        return alone + PAUSE + (self.door.timeout if isinstance(error, UnreachableError) else 0.0)
 
     def _take_late(self, number: int, idx: int, answer: Json | Exception) -> None:
         """Give back at once what comes of a reset that nobody waits for any more."""
@@ -251,8 +276,27 @@ class ShopSimulator:
             raise self.door.infrastructure(NoAnswerError(f"env_idx {slot!r}, lease_id {lease_id!r}"), f"task {idx}")
         lease = Lease(number, idx, slot, lease_id if v8 else None)
         self._ledger.held(number, slot, lease.lease_id)
-        self._lent[number] = lease
         return lease
+
+    def _keep(self, lease: Lease) -> None:
+        """Count a lease among those of running episodes, which are kept alive where leases end by themselves."""
+        with self._lending:
+            self._lent[lease.number] = lease
+            if self.server.lease_seconds is not None and not self._beating:
+                self._beating = True
+                threading.Thread(target=self._beat, args=(self.server.lease_seconds / 3,), daemon=True).start()
+
+    def _beat(self, pause: float) -> None:
+        """Name all leases every so many seconds, as a model may think for longer than a lease lasts."""
+        while not self._closing.wait(pause):
+            with self._lending:
+                held = tuple(self._lent.values())
+                self._beating = bool(held)
+            if not held:
+                return
+            for lease in held:
+                with contextlib.suppress(RefusalError, UnreachableError):
+                    self.door.tell(lease.body("heartbeat"))
 
     def _home(self, answer: Json, task: Task, lease: Lease) -> Page:
         """Return the first page, once server and local copy mean the same task."""
@@ -291,7 +335,7 @@ class ShopSimulator:
             named = error.status == 500 and re.search(rf"(?<!\d){idx}(?!\d)", error.text)
             if named or error.status == 400 or error.text == _NO_TASK:
                 return SetupError(
-                    f"the server has no task {idx} ({error})",
+                    f"the server refuses task {idx} ({error})",
                     where=f"shop_url {self.door.base}",
                     allowed="a local copy of the server's own product file",
                     todo="give catalogue the file that the server was started with",
