@@ -8,14 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from old_servers import old_server
 
 from shopskill_lib import checkup, doctor, protocol, workbench
 from shopskill_lib.doctor import Finding
 from shopskill_lib.errors import SetupError
 from shopskill_lib.settings import Settings
+from shopskill_lib.shops.catalog import load_catalogue
+from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.generator import generate_catalogue
 from shopskill_lib.simulated import wire
 from shopskill_lib.simulated.chat import Reply
@@ -161,6 +164,31 @@ def test_a_shop_server_and_what_becomes_of_it(examine: Examine, run_dir: Path) -
     assert found["policy tool call"].mark == "ok"
 
 
+def splits_of(folder: Path, train: list[str], val: list[str], test: list[str]) -> str:
+    """A split file, and its path."""
+    splits = {"train": {"task_ids": train}, "val": {"task_ids": val}, "test": {"task_ids": test}}
+    (folder / "splits.json").write_text(json.dumps({"splits": splits}), encoding="utf-8")
+    return str(folder / "splits.json")
+
+
+@pytest.mark.parametrize("generation", ["fork", "original"])
+def test_a_shop_of_an_older_generation(
+    generation: Literal["fork", "original"], real_files: Path, tmp_path: Path, examine: Examine
+) -> None:
+    goods = real_files / "items_eval_train.json"
+    real = load_catalogue(goods)
+    ids = list(real.tasks)
+    given: Json = {"n_train": 2, "n_val": 3, "n_test": 3, "language": "zh", "catalogue": str(goods)}
+    given["splits"] = splits_of(tmp_path, ids[:2], ids[2:5], ids[5:8])
+    with old_server(EmbeddedShop(real, tmp_path), generation) as old:
+        found = examine("--sample", "3", shop_url=old.url, **given)
+    assert old.taken == set() and found["headroom"].mark == "warning", found
+    assert f"ShopSimulator {generation}" in found["shop"].found and "slots are not told" in found["shop"].found
+    assert found["shop"].mark == ("warning" if generation == "original" else "ok")
+    assert ("at random" in found["shop"].found) == (generation == "original")
+    assert "bought gold and earned 1.00" in found["shop episode"].found
+
+
 def test_a_model_server_that_is_down(examine: Examine) -> None:
     with served() as (url, _):
         pass
@@ -304,11 +332,8 @@ def test_a_key_that_is_not_set(examine: Examine) -> None:
 
 def test_splits_that_overlap(real_files: Path, tmp_path: Path, examine: Examine) -> None:
     ids = [json.loads(line)["task_id"] for line in (real_files / "tasks.jsonl").read_text("utf-8").splitlines()]
-    splits = {"train": {"task_ids": ids[:3]}, "val": {"task_ids": ids[2:6]}, "test": {"task_ids": ids[6:9]}}
-    (tmp_path / "splits.json").write_text(json.dumps({"splits": splits}), encoding="utf-8")
-    found = examine(
-        catalogue=str(real_files / "items_eval_train.json"), splits=str(tmp_path / "splits.json"), language="zh"
-    )
+    splits = splits_of(tmp_path, ids[:3], ids[2:6], ids[6:9])
+    found = examine(catalogue=str(real_files / "items_eval_train.json"), splits=splits, language="zh")
     assert found["splits"].mark == "fails" and str(ids[2]) in found["splits"].found
     assert marks(found)["shop episode"] == "not checked" and marks(found)["policy tool call"] == "ok"
 
