@@ -18,9 +18,9 @@ from shopskill_lib.text import is_han
 
 
 def main() -> int:
-    """Run one command and return its exit code; `run` takes this process over, signals and all."""
-    if sys.argv[1:2] == ["run"]:
-        os.execv(sys.executable, [sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]])
+    """Run one command and return its exit code; `run` and `doctor` take this process over, signals and all."""
+    if sys.argv[1:2] in (["run"], ["doctor"]):
+        os.execv(sys.executable, [sys.executable, "-m", f"shopskill_lib.{sys.argv[1]}", *sys.argv[2:]])
     return respond(_parser())
 
 
@@ -66,6 +66,7 @@ def _parser() -> Parser:
     true.add_argument("--processes", type=int, default=2, help="processes at once")
     true.set_defaults(command=_truth)
 
+    commands.add_parser("doctor", help="check a set-up before it costs anything", add_help=False)
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
 

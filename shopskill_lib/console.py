@@ -25,7 +25,7 @@ def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
     """Run the parsed command, whose default `command` returns its answer as text, and return the exit code."""
     try:
         options = parser.parse_args(arguments)
-        _print(options.command(options))
+        say(options.command(options))
     except ShopskillError as error:
         sys.stderr.write(f"shopskill: {error}\n")
         return 75 if isinstance(error, Interrupted) else 2
@@ -35,8 +35,8 @@ def respond(parser: Parser, arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _print(text: str) -> None:
-    """Print the answer; a reader that stops early (`| head`) is no error, a full disk is one."""
+def say(text: str) -> None:
+    """Print an answer or a line of it; a reader that stops early (`| head`) is no error, a full disk is one."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

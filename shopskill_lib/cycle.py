@@ -72,6 +72,7 @@ DECIDING = (
     "group_size", "rho_min", "rho_max", "max_candidates", "n_gap", "trainer", "audit_rounds", "audit_tokens",
     "context_tokens", "author_model", "author_checkpoint", "author_temperature", "author_max_tokens",
     "author_send_seed",
+    "author_protocol", "author_tool_choice", "author_extra_body",
 )  # fmt: skip
 """Settings that decide a round beside its agent, its skill and its rule. `q` is not among them: it is the user's
 schedule and may change from round to round (M29)."""
@@ -143,7 +144,7 @@ class Start:
 
 def given_of(bench: Bench, start: Start, rule: Rule) -> dict[str, Any]:
     """Return everything that decides a round, by name."""
-    agent = bench.agent.identity | {"model": start.policy.identity.model_dump()}
+    agent = bench.agent.identity | {"model": start.policy.identity.decisive}
     texts = {chunk.chunk_id: chunk.text_sha256 for chunk in start.skill.chunks}
     settings = {key: getattr(bench.settings, key) for key in (*DECIDING, "q")}
     alphas = {row.chunk_id: row.alpha for row in in_force(start.lineage)}
@@ -156,7 +157,7 @@ def refuse_other(path: Path, given: dict[str, Any], ignored: Sequence[str] = ())
     Raises:
         ParameterError: naming what differs.
     """
-    before = parse_json(read_text(path), str(path))
+    before = Settings.of({}).model_dump() | parse_json(read_text(path), str(path))
     unlike = [key for key in given if key not in ignored and before.get(key) != given[key]]
     if unlike:
         key = unlike[0]

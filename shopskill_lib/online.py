@@ -20,7 +20,9 @@ from shopskill_lib.settings import Settings
 from shopskill_lib.store import locked
 from shopskill_lib.workbench import Bench
 
-__all__ = ["RULE", "Round", "Rule", "Trainer", "forecast", "foresee", "read_rounds", "rounds"]
+__all__ = [
+    "RULE", "Round", "Rule", "Trainer", "forecast", "foresee", "most_episodes", "read_rounds", "rounds", "trainer_of",
+]  # fmt: skip
 
 
 def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> tuple[Round, ...]:
@@ -39,7 +41,7 @@ def rounds(bench: Bench, rule: Rule = RULE, trainer: Trainer | None = None) -> t
         Interrupted: stopped on request; the same call goes on.
     """
     protocol.refuse_unscored(bench)
-    train = trainer or _trainer(bench)
+    train = trainer or trainer_of(bench.settings)
     found: list[Round] = []
     with locked(bench.folder / ROUNDS):
         start = _begin(bench)
@@ -77,8 +79,12 @@ def forecast(bench: Bench) -> Forecast:
         InputError: Gate A has not been run.
     """
     protocol.read_selected(bench.folder)
-    a_round = sum(_episodes(bench.settings)) + bench.settings.n_groups
-    return rollouts.extrapolate(_owed(bench) * a_round, bench.agent, bench.folder)
+    return rollouts.extrapolate(_owed(bench) * most_episodes(bench.settings), bench.agent, bench.folder)
+
+
+def most_episodes(settings: Settings) -> int:
+    """Return the episodes of one round at most."""
+    return sum(_episodes(settings)) + settings.n_groups
 
 
 def _owed(bench: Bench) -> int:
@@ -92,13 +98,12 @@ def _episodes(settings: Settings) -> tuple[int, int]:
     return settings.n_groups * settings.group_size, val + min(settings.n_gap, settings.n_val)
 
 
-def _trainer(bench: Bench) -> Trainer:
+def trainer_of(settings: Settings) -> Trainer:
     """Return the trainer that the settings name.
 
     Raises:
         ParameterError: a simulated trainer of a model that is not the simulated shopper.
     """
-    settings = bench.settings
     if settings.trainer == "simulated" and settings.policy_url != SIMULATED:
         raise ParameterError(
             f"trainer is 'simulated', the policy is {settings.policy_model!r} at {settings.policy_url}",

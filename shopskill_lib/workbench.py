@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shopskill_lib.agent import Agent, load_prompts
-from shopskill_lib.errors import ParameterError
+from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.files import parse_json
 from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Split, Task
@@ -44,22 +45,8 @@ class Bench:
     purse: Purse | None = None
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
-
-        Raises:
-            ParameterError: the catalogue has fewer.
-        """
-        count: int = getattr(self.settings, f"n_{split}")
-        found = [task for task in self.catalogue.tasks.values() if task.split == split]
-        if len(found) < count:
-            raise ParameterError(
-                f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
-                where=f"n_{split}",
-                allowed=f"1 to {len(found)}",
-                todo="ask for fewer, or use a larger catalogue",
-            )
-        chosen = found[:count]
-        return chosen if self.settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]
+        """Return the tasks of a split that the run uses (see `tasks_of`)."""
+        return tasks_of(self.settings, self.catalogue, split)
 
 
 def paid_from(bench: Bench, purse: Purse) -> Bench:
@@ -76,8 +63,17 @@ def set_up(settings: Settings, folder: Path) -> Bench:
         InputError: catalogue or splits cannot be used; splits overlap (M2).
         ParameterError: a parameter that fits nothing.
     """
-    _refuse_unused(settings)
-    shop = _open_shop(settings, folder)
+    refuse_unused(settings)
+    return bench_in(open_shop(settings, open_catalogue(settings), folder), settings, folder)
+
+
+def bench_in(shop: EmbeddedShop | ShopSimulator, settings: Settings, folder: Path) -> Bench:
+    """Return the workbench in an open shop, the measured model connected; nothing is asked of it yet.
+
+    Raises:
+        ParameterError: a prompt or an endpoint that cannot be used.
+        SetupError: the key of the model is not set.
+    """
     prompts = load_prompts(settings.language, settings.prompts_dir)
     agent = Agent(model_of(settings, "policy"), shop, prompts, settings.max_steps, settings.episode_timeout)
     return Bench(settings, folder, agent, shop.catalogue)
@@ -94,9 +90,37 @@ def endpoint(settings: Settings, who: Who) -> Endpoint:
         temperature=given[f"{who}_temperature"],
         max_tokens=given[f"{who}_max_tokens"],
         send_seed=given[f"{who}_send_seed"],
+        tool_choice=given[f"{who}_tool_choice"],
+        protocol=given[f"{who}_protocol"],
+        extra_body=_fields(given[f"{who}_extra_body"], f"{who}_extra_body"),
+        stream=given[f"{who}_stream"],
         timeout=given[f"{who}_timeout"],
         price_in=given[f"{who}_price_in"],
         price_out=given[f"{who}_price_out"],
+    )
+
+
+def _fields(text: str, name: str) -> dict[str, Any]:
+    """Read the JSON object of a parameter; {} for "".
+
+    Raises:
+        ParameterError: it is none.
+    """
+    try:
+        fields = parse_json(text or "{}", f"parameter {name}")
+    except InputError as error:
+        raise _no_object(name, error.found) from error
+    if not isinstance(fields, dict):
+        raise _no_object(name, f"{name} is {text!r}")
+    return fields
+
+
+def _no_object(name: str, found: str) -> ParameterError:
+    return ParameterError(
+        found,
+        where=f"parameter {name}",
+        allowed='a JSON object as text, as \'{"top_k": 20}\', or ""',
+        todo="correct the value",
     )
 
 
@@ -107,13 +131,28 @@ def model_of(settings: Settings, who: Who, purse: Purse | None = None) -> ChatMo
 
 
 def connect_to(named: Endpoint, connections: int = 64) -> ChatModel:
-    """Return the model behind an endpoint, the simulated ones on their transport."""
+    """Return the model behind an endpoint, the simulated ones on their transport.
+
+    Raises:
+        ParameterError: a simulated model is to stream, or to call by text.
+    """
+    if named.url == SIMULATED and (named.stream or named.protocol != "tools"):
+        raise ParameterError(
+            f"the simulated {named.model} has stream {named.stream}, protocol {named.protocol!r}",
+            where=f"model {named.model}",
+            allowed="stream False and protocol 'tools' for models that ship",
+            todo="leave both at their defaults, or name a server",
+        )
     transport = wire.transport() if named.url == SIMULATED else None
     return connect(named, transport=transport, connections=connections)
 
 
-def _refuse_unused(settings: Settings) -> None:
-    """Refuse settings that would be passed over in silence."""
+def refuse_unused(settings: Settings) -> None:
+    """Refuse settings that would be passed over in silence.
+
+    Raises:
+        ParameterError: names the parameter.
+    """
     problems = (
         (bool(settings.splits) and not settings.catalogue, "splits", "splits with the catalogue they belong to"),
         (bool(settings.allow_overlap) and not settings.splits, "allow_overlap", "allow_overlap with splits"),
@@ -133,13 +172,13 @@ def _refuse_unused(settings: Settings) -> None:
             )
 
 
-def _open_shop(settings: Settings, folder: Path) -> EmbeddedShop | ShopSimulator:
+def open_shop(settings: Settings, catalogue: Catalogue, folder: Path) -> EmbeddedShop | ShopSimulator:
     """Open the embedded shop, or the server that the settings name with this local copy of what it sells.
 
     Raises:
         SetupError: nothing answers that is a ShopSimulator, or it sells something else (see `shopsimulator.connect`).
+        ParameterError: a server that sells a catalogue of its own, and no copy of it.
     """
-    catalogue = open_catalogue(settings)
     if not settings.shop_url:
         return EmbeddedShop(catalogue, folder.resolve().parent / ".search-index", action_limit=settings.max_steps)
     threads = max(settings.policy_concurrency, settings.author_concurrency)
@@ -158,7 +197,8 @@ def open_catalogue(settings: Settings) -> Catalogue:
     """Return the generated catalogue, or a real one with its split file.
 
     Raises:
-        InputError, ParameterError: see `set_up`.
+        InputError: catalogue or splits cannot be used; splits overlap (M2).
+        ParameterError: a catalogue without splits.
     """
     if not settings.catalogue:
         return generate_catalogue(settings.catalogue_seed, settings.language, products=settings.n_products)
@@ -171,3 +211,22 @@ def open_catalogue(settings: Settings) -> Catalogue:
         )
     read = load_catalogue(Path(settings.catalogue), language=settings.language)
     return with_splits(read, load_splits(Path(settings.splits), read), allow_overlap=settings.allow_overlap)
+
+
+def tasks_of(settings: Settings, catalogue: Catalogue, split: Split) -> list[Task]:
+    """Return the first n_<split> tasks of a split: a smaller run is the start of a larger one.
+
+    Raises:
+        ParameterError: the catalogue has fewer.
+    """
+    count: int = getattr(settings, f"n_{split}")
+    found = [task for task in catalogue.tasks.values() if task.split == split]
+    if len(found) < count:
+        raise ParameterError(
+            f"{count} {split} tasks are asked for, the catalogue has {len(found)}",
+            where=f"n_{split}",
+            allowed=f"1 to {len(found)}",
+            todo="ask for fewer, or use a larger catalogue",
+        )
+    chosen = found[:count]
+    return chosen if settings.persona else [task.model_copy(update={"persona": None}) for task in chosen]

@@ -34,6 +34,7 @@ class Visit:
     """What a slot shows."""
 
     task: Task
+    idx: int
     page: str = "search_home"
     query: str = ""
     number: int = 1
@@ -78,6 +79,7 @@ class OldServer:
     ) -> None:
         self.shop, self.fork, self.limit = shop, generation == "fork", limit
         self.tasks = {int(task_id): task for task_id, task in shop.catalogue.tasks.items()}
+        self.tasks.setdefault(0, next(iter(self.tasks.values())))
         self.extra, self.before = extra or {}, before or (lambda _: None)
         self.url = ""
         self.bodies: list[Json] = []
@@ -118,7 +120,7 @@ class OldServer:
             return {"error": "list index out of range"}
         self.lent[slot] += 1
         task = self.tasks[idx]
-        self.visits[slot] = Visit(task)
+        self.visits[slot] = Visit(task, idx)
         answer: Json = {
             "env_idx": slot,
             "idx": idx,
@@ -147,7 +149,7 @@ class OldServer:
             "instruction": self.text(slot, done),
             "message": "Continue interaction",
             "env_idx": slot,
-            "idx": f"slot-{slot}-{self.number(visit)}" if self.fork else self.number(visit),
+            "idx": f"slot-{slot}-{visit.idx}" if self.fork else visit.idx,
             "reward_detail": reward.get("reward_detail", {}),
             "purchase": reward.get("purchase", {}),
             "goal": reward.get("goal", {}),
@@ -162,9 +164,6 @@ class OldServer:
         elif over:
             self.taken.discard(slot)
         return self.extra | answer
-
-    def number(self, visit: Visit) -> int:
-        return int(visit.task.task_id)
 
     def act(self, visit: Visit, response: str) -> tuple[bool, str]:
         """Carry a response out as section 3 has it; tell whether something was bought, and the word for it."""

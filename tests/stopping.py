@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, Signals
@@ -57,3 +59,11 @@ class Child:
             gate.opened.set()
             _, err = process.communicate(timeout=60)
         return process.returncode, err.decode()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for what another thread or process does; fails after ten seconds."""
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -1,6 +1,5 @@
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from scripted import Answer, Json, buyer, scripted
+from stopping import until
 from v8_fixture import V8, Fault, Reply, Request, v8_server
 from v8_pages import rendered
 from v8_shop import EARPHONES, FLASK, GOLD, PERSONA_TASK, PRODUCTS, REASON, STANDARD_TASK
@@ -47,14 +47,6 @@ def play(session: RemoteSession, actions: Sequence[str]) -> None:
 
 def responses(server: V8) -> list[str]:
     return [request.body["response"] for request in server.requests if request.body and "response" in request.body]
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for another thread; fails after five seconds."""
-    end = time.monotonic() + 5
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def altered(

@@ -138,7 +138,7 @@ class Door:
             connections: most at a time.
         """
         self.base, self.timeout, self.clock = base_of(url), timeout, clock
-        self.traffic = Traffic(self.base, clock, most=connections)
+        self.traffic = Traffic(self.base, clock, most=connections, probe=self._knock)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
         self._client = httpx2.Client(trust_env=False, limits=limits)
         self.close = weakref.finalize(self, self._client.close)
@@ -179,7 +179,7 @@ class Door:
         """
         with self.traffic.turn():
             errand = _Errand(lambda: self._result(body, self.timeout + LATE), unwanted)
-            return self._counted(lambda: errand.wait(self.timeout))
+            return self._counted(lambda: errand.wait(self.timeout), waiting=True)
 
     def infrastructure(self, error: Exception, doing: str) -> InfrastructureError:
         """Return what the agent is told of an answer that did not come or is none."""
@@ -190,12 +190,26 @@ class Door:
             todo="look at the server, then repeat the call: only what is owed runs",
         )
 
-    def _counted(self, ask: Callable[[], Json]) -> Json:
-        """Ask, and let the traffic know how the server fares."""
+    def _knock(self, traffic: Traffic) -> None:
+        """Tell whether a server that was down answers again, whatever it says to a question that costs nothing."""
+        try:
+            self.health()
+        except UnreachableError as error:
+            traffic.failed(str(error))
+        except RefusalError as error:
+            if error.passing:
+                traffic.failed(str(error))
+            else:
+                traffic.succeeded()
+        else:
+            traffic.succeeded()
+
+    def _counted(self, ask: Callable[[], Json], *, waiting: bool = False) -> Json:
+        """Ask, and let the traffic know how the server fares; one that lets somebody wait has not too much to do."""
         try:
             answer = ask()
         except UnreachableError as error:
-            self.traffic.failed(str(error), overloaded=error.late or "open files" in str(error))
+            self.traffic.failed(str(error), overloaded=(error.late and not waiting) or "open files" in str(error))
             raise
         except RefusalError as error:
             if error.passing:

@@ -189,7 +189,7 @@ class Places:
             told, self._told = self._told, self._told or self._most < self._wanted
         if self._told and not told:
             sys.stderr.write(
-                f"the server at {self._server} has {self._most} slot{'s' * (self._most > 1)} for this run, "
+                f"\nthe server at {self._server} has {self._most} slot{'s' * (self._most > 1)} for this run, "
                 f"{self._wanted} episodes at once were asked for: {self._most} at a time\n"
             )
 

@@ -71,8 +71,12 @@ def connect(
             another one than the run began with.
     """
     door = Door(url, timeout=timeout, clock=clock, connections=threads)
-    server = servers.of_run(door, folder)
-    servers.refuse_other_goods(server, catalogue, door)
+    try:
+        server = servers.of_run(door, folder)
+        servers.refuse_other_goods(server, catalogue, door)
+    except BaseException:
+        door.close()
+        raise
     return ShopSimulator(door, server, catalogue, folder, threads)
 
 
@@ -195,14 +199,17 @@ class ShopSimulator:
         """Ask for a slot until there is one; return the number of the reset and its answer."""
         alone, tries, body = 0.0, 0, self._body(task, idx)
         while True:
-            number = self._ledger.asked(task.task_id)
+            number, held = self._ledger.asked(task.task_id), len(self._lent)
             try:
                 return number, self.door.ask_waiting(body, partial(self._take_late, number, idx))
+            except SetupError:  # the server is down for good, and nothing was sent
+                self._ledger.over(number)
+                raise
             except (RefusalError, UnreachableError) as error:
                 if self._holds_nothing(error):
                     self._ledger.over(number)
                 if self._has_no_slot(error):
-                    alone = self._wait_for_slot(alone, error)
+                    alone = self._wait_for_slot(alone, max(held, len(self._lent)), error)
                     continue
                 tries += 1
                 passing = error.passing if isinstance(error, RefusalError) else not error.sent
@@ -233,14 +240,17 @@ class ShopSimulator:
             return self.door.health().get("free_slots") == 0
         return False
 
-    def _wait_for_slot(self, alone: float, error: Exception) -> float:
+    def _wait_for_slot(self, alone: float, held: int, error: Exception) -> float:
         """Wait until another episode of this process ends, or a little where there is none.
 
+        Args:
+            alone: seconds that have been waited without any.
+            held: slots that this process held while it asked.
+            error: what the server said.
+
         Returns:
-            Seconds that have been waited without any.
+            The seconds, with those of this time.
         """
-        with self._lending:
-            held = len(self._lent)
         if alone > PATIENCE:
             raise self.door.infrastructure(error, f"no slot came free in {PATIENCE:g} s") from error
         self._places.wait_for_another(held)

@@ -1,6 +1,6 @@
 """Splits: explicit lists of task ids that may not overlap (M2)."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -121,6 +121,18 @@ def check_disjoint(splits: Mapping[Split, Iterable[Task]], allowed: Iterable[str
                     allowed="splits without a common task, product or persona",
                     todo="remove them from one split, or see allow_overlap for products and personas",
                 )
+
+
+def shares(splits: Mapping[Split, Sequence[Task]]) -> dict[str, list[float]]:
+    """Return what the tasks of splits ask for: name -> share of the tasks that have it, in the order of the splits."""
+    return {name: [sum(map(has, tasks)) / len(tasks) for tasks in splits.values()] for name, has in _ASKED.items()}
+
+
+_ASKED: dict[str, Callable[[Task], bool]] = {
+    "options": lambda task: bool(task.options),
+    "a price limit": lambda task: task.price_upper is not None,
+    "a persona": lambda task: task.persona is not None,
+}
 
 
 def _mark(task: Task, what: str) -> Hashable:
