@@ -10,11 +10,14 @@ from typing import Any
 import elsewhere
 import pytest
 from elsewhere import Json
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shopskill_lib.adapters import folder, formats, gate_folder
 from shopskill_lib.adapters.recorded import Import
 from shopskill_lib.errors import DesignError, InputError, MissingError
 from shopskill_lib.gates import Gate, fit_gate, read_observations
+from shopskill_lib.sources import Columns, Intervention
 
 CHUNKS = {
     "chunk-规格": "### 规格\n\n逐项核对规格",
@@ -95,6 +98,30 @@ def test_a_cold_start_gate_is_read_and_goes_back_file_by_file(draft: Path, tmp_p
             assert elsewhere.read_lines(other) == elsewhere.read_lines(source)
         elif source.is_file():
             assert other.read_bytes() == source.read_bytes()
+
+
+REWARDS = st.sampled_from(["", "0", "1", "0.5", repr(1 / 3)])
+
+
+@given(st.data(), st.lists(st.sampled_from(["chunk-1", "核价", "online-1"]), min_size=1, max_size=3, unique=True))
+@settings(deadline=None, max_examples=50)
+def test_pairs_come_back_from_a_contributions_file(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ids: list[str]
+) -> None:
+    rows = data.draw(st.integers(1, 5))
+    masks = st.text("01", min_size=len(ids), max_size=len(ids))
+    column = {"mask": masks, "reward": REWARDS, "bare_reward": REWARDS, "r_att": REWARDS, "bare_r_att": REWARDS}
+    cells = {name: data.draw(st.lists(values, min_size=rows, max_size=rows)) for name, values in column.items()}
+    cells |= {"task_id": [f"任务{k}" for k in range(rows)], "sample": ["0"] * rows, "origin": ["simulated x"] * rows}
+    factors = tuple(Intervention(name, name, order=k, title="标题") for k, name in enumerate(ids, 1))
+    budget = data.draw(st.none() | st.integers(1, 9))
+    gate = Columns(
+        "g", "0" * 64, rows, cells, ("x",) * rows, factors, budget, ("task-9",), data.draw(st.integers(1, 3))
+    )
+    place = tmp_path_factory.mktemp("g") / "gate"
+    assert formats.export(Import("x", gate=gate), formats.named("shopsimrl-gate"), place) == ()
+    again = gate_folder.columns(place)
+    assert (again.budget, again.dropped, again.owed) == (gate.budget, gate.dropped, gate.owed)
 
 
 def rewrite(path: Path, change: Callable[[Any], object]) -> None:
@@ -216,12 +243,32 @@ def test_without_the_bare_run_the_gate_says_where_it_looked(draft: Path) -> None
 
 
 def test_a_folder_without_a_gate_is_refused_by_what_it_may_hold(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"this folder holds no gate. Allowed: contributions.json, or mask_assign"):
+    with pytest.raises(InputError, match=r"this is a directory that holds no gate\. Allowed: contributions.json"):
         read_observations(tmp_path)
     for name in ("a.json", "b.json"):
         elsewhere.write_json(tmp_path / name, {"schema_version": "shopsimrl-chunk-mask-assignments-v1"})
     with pytest.raises(InputError, match=r"a\.json and b\.json are both assignments"):
         read_observations(tmp_path)
+
+
+def test_a_pool_tells_an_addition_of_now_from_one_that_is_in_force(tmp_path: Path) -> None:
+    old = elsewhere.skill("online-0123456789abcdef", "多看几件", "看过三件再定")
+    new = elsewhere.candidate("核价", "先看预算")
+    names = {"intervention_id": old["skill_id"]}, {"intervention_id": new["candidate_id"]}
+    interventions = [one | {"logical_chunk_id": one["intervention_id"]} for one in names]
+    scores = dict.fromkeys((*elsewhere.PARTS, *(f"bare_{name}" for name in elsewhere.PARTS)), "1")
+    rows = [{"task_id": str(k), "mask": f"{k % 4:02b}", **scores} for k in range(1, 41)]
+    rows[1:9:3] = [row | {"r_option": "0"} for row in rows[1:9:3]]
+    place = elsewhere.online_gate(tmp_path / "gate", rows, interventions)
+    kinds = [item.kind for item in read_observations(place).interventions]
+    assert kinds == ["candidate", "candidate"]
+    assert f"though they may be in force: {old['skill_id']}, {new['candidate_id']}" in str(
+        read_observations(place).notes
+    )
+    elsewhere.write_json(place / "candidate_pool.json", elsewhere.pool([old], [new]))
+    told = read_observations(place)
+    assert [(item.kind, item.operation) for item in told.interventions] == [("current", None), ("candidate", "ADD")]
+    assert "may be in force" not in str(told.notes)
 
 
 def test_simulated_traces_are_labelled(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from shopskill_lib.adapters import shopsimrl
-from shopskill_lib.adapters.lossless import refusal, typed
+from shopskill_lib.adapters.lossless import Part, refusal, typed
 from shopskill_lib.adapters.recorded import RecordedEpisode, Remainder
 from shopskill_lib.errors import DesignError
 from shopskill_lib.records import fingerprint
@@ -27,11 +25,7 @@ Key = tuple[str, int]
 Traces = tuple[Sequence[RecordedEpisode], Sequence[Remainder]]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _Row(_Part):
+class _Row(Part):
     task_id: int | str
     sample_id: int = 0
     split: str | None = None
@@ -40,12 +34,12 @@ class _Row(_Part):
     included_intervention_ids: list[str] | None = None
 
 
-class _Slot(_Part):
+class _Slot(Part):
     slot_id: str
     versions: list[str]
 
 
-class _Document(_Part):
+class _Document(Part):
     schema_version: str
     chunk_ids: list[str] | None = None
     columns: list[str] | list[dict[str, Any]] | None = None
@@ -61,24 +55,31 @@ class Assigned:
         interventions: the K factors, in column order.
         shown: task and sample -> ids shown, in order; `masks` the same as bit strings of length K.
         splits: task and sample -> split, None where it is not told.
+        notes: what a reader must know of the factors.
     """
 
     interventions: tuple[Intervention, ...]
     shown: dict[Key, tuple[str, ...]]
     masks: dict[Key, str]
     splits: dict[Key, str | None]
+    notes: tuple[str, ...] = ()
 
 
-def read(document: Any, path: Path) -> Assigned:
+def read(document: Any, path: Path, candidates: Collection[str] | None = None) -> Assigned:
     """Read an assignment file.
+
+    Args:
+        document: of the file.
+        path: for messages.
+        candidates: ids of the gate's candidate pool; None where the pool is not at hand.
 
     Raises:
         InputError: a field is of another kind, a mask does not fit the columns, or a task and sample stand twice.
     """
     found = typed(_Document, document, str(path))
-    factors = _factors(found, path)
+    factors = _factors(found, candidates, path)
     ids = [item.intervention_id for item in factors]
-    rows = Assigned(factors, {}, {}, {})
+    rows = Assigned(factors, {}, {}, {}, _unsure(found, candidates))
     for number, row in enumerate(found.assignments):
         where, key = f"{path}, assignments.{number}", (str(row.task_id), row.sample_id)
         if len(row.mask) != len(ids) or not set(row.mask) <= {0, 1}:
@@ -97,7 +98,7 @@ def read(document: Any, path: Path) -> Assigned:
     return rows
 
 
-def _factors(found: _Document, path: Path) -> tuple[Intervention, ...]:
+def _factors(found: _Document, candidates: Collection[str] | None, path: Path) -> tuple[Intervention, ...]:
     """Return the columns of the masks."""
     if found.chunk_ids is not None:
         return interventions_of([{"intervention_id": name} for name in found.chunk_ids], path)
@@ -108,21 +109,30 @@ def _factors(found: _Document, path: Path) -> tuple[Intervention, ...]:
     for name in columns:
         if name not in slots:
             raise refusal(f"columns names {name!r}, which stands in no slot", str(path), "slots of {slot_id, versions}")
-    return interventions_of([_described(str(name), *slots[str(name)]) for name in columns], path)
+    return interventions_of([_described(str(name), *slots[str(name)], candidates) for name in columns], path)
 
 
-def _described(name: str, order: int, slot: _Slot) -> dict[str, Any]:
-    """Describe a version by its slot: the first text of a slot is in force unless its id is a candidate's."""
-    candidate = slot.versions.index(name) > 0 or _CANDIDATE.fullmatch(name) is not None
-    operation = ("ADD" if slot.slot_id == name else "REWRITE") if candidate else None
-    kind = "candidate" if candidate else "current"
+def _described(name: str, order: int, slot: _Slot, candidates: Collection[str] | None) -> dict[str, Any]:
+    """Describe a version by its slot (reference 3.13): the first of several is in force, every other a rewrite."""
+    alone = len(slot.versions) == 1
+    added = alone and (_CANDIDATE.fullmatch(name) is not None if candidates is None else name in candidates)
+    rewrite = slot.versions.index(name) > 0
     return {
         "intervention_id": name,
         "logical_chunk_id": slot.slot_id,
-        "kind": kind,
-        "operation": operation,
+        "kind": "candidate" if added or rewrite else "current",
+        "operation": "ADD" if added else "REWRITE" if rewrite else None,
         "order": order,
     }
+
+
+def _unsure(found: _Document, candidates: Collection[str] | None) -> tuple[str, ...]:
+    """Name the texts that may be additions, or additions of an earlier round that are in force by now."""
+    alone = [slot.versions[0] for slot in found.slots or () if len(slot.versions) == 1]
+    unsure = [name for name in alone if _CANDIDATE.fullmatch(name)]
+    if candidates is not None or not unsure or (found.columns and isinstance(found.columns[0], dict)):
+        return ()
+    return (f"without the candidate pool these count as additions, though they may be in force: {', '.join(unsure)}",)
 
 
 def pair(assigned: Assigned, masked: Traces, bare: Traces, name: str) -> Columns:
@@ -161,7 +171,10 @@ def pair(assigned: Assigned, masked: Traces, bare: Traces, name: str) -> Columns
         cells=cells,
         places=tuple(f"assignment {number}" for number in range(len(rows))),
         interventions=assigned.interventions,
-        notes=("pairs made of assignments and traces; every mask is proven from the texts that were shown (M20)",),
+        notes=(
+            "pairs made of assignments and traces; every mask is proven from the texts that were shown (M20)",
+            *assigned.notes,
+        ),
     )
 
 

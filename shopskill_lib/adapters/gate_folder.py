@@ -4,12 +4,13 @@ Reference 3.9 and 3.13. The bare run stands in a folder `bare` of the gate's, or
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shopskill_lib.adapters import assigned, shopsimrl
+from shopskill_lib.adapters import assigned, shopsimrl, skillbank
+from shopskill_lib.adapters.assigned import Traces
 from shopskill_lib.adapters.lossless import read_json, refusal
 from shopskill_lib.adapters.recorded import Import, lacking
 from shopskill_lib.errors import DesignError, InputError
@@ -19,6 +20,8 @@ from shopskill_lib.sources import Columns, read_columns
 NAME = "shopsimrl-gate"
 CONTRIBUTIONS = ("shopsimrl-chunk-contributions-v1", "shopsimrl-online-chunk-contributions-v2")
 BARE = "bare"
+MASKED_FILE, BARE_FILE = shopsimrl.TRACES, f"{BARE}/{shopsimrl.TRACES}"
+
 BARE_RUN = ("bare_run_dir", "run_dir")
 """Names under which a gate's files tell where the bare run is."""
 
@@ -37,11 +40,15 @@ def recognises(path: Path, first: Any) -> bool:
     if path.is_dir():
         found = _files(path)
         return found.contributions is not None or found.assignments is not None
-    return isinstance(first, dict) and first.get("schema_version") in CONTRIBUTIONS
+    return isinstance(first, dict) and "observations_table" in first
 
 
-def columns(path: Path) -> Columns:
+def columns(path: Path, known: Mapping[str, Traces] | None = None) -> Columns:
     """Return the pairs of a gate folder, one row a pair.
+
+    Args:
+        path: the folder.
+        known: traces that have been read already, by their file's name in the folder.
 
     Raises:
         InputError: it holds neither a contributions file nor assignments with traces, or the bare run is not here.
@@ -50,7 +57,7 @@ def columns(path: Path) -> Columns:
     found = _files(path)
     masks = None
     if found.assignments is not None:
-        masks = assigned.read(read_json(found.assignments), found.assignments)
+        masks = assigned.read(read_json(found.assignments), found.assignments, _candidates(found.others))
     if found.contributions is not None:
         read = read_columns(found.contributions)
         if masks is not None:
@@ -58,14 +65,15 @@ def columns(path: Path) -> Columns:
         return read
     if masks is None:
         raise InputError(
-            "this folder holds no gate",
+            "this is a directory that holds no gate",
             where=str(path),
             allowed="contributions.json, or mask_assignments.json with traces.jsonl and the bare run; a run folder of "
             "shopskill with observations.csv; a folder that `shopskill import` wrote",
             todo="give the folder of a gate, or a file of pairs",
         )
-    masked = shopsimrl.read_traces(path / shopsimrl.TRACES, NAME)
-    bare = shopsimrl.read_traces(_bare(path, found) / shopsimrl.TRACES, NAME, f"{BARE}/{shopsimrl.TRACES}")
+    known = known or {}
+    masked = known.get(MASKED_FILE) or shopsimrl.read_traces(path / MASKED_FILE, NAME)
+    bare = known.get(BARE_FILE) or shopsimrl.read_traces(_bare(path, found) / shopsimrl.TRACES, NAME, BARE_FILE)
     made = assigned.pair(masks, masked, bare, path.name)
     return replace(made, budget=_whole(_named(found.others, ("active_skill_budget",))))
 
@@ -79,9 +87,9 @@ def read(path: Path) -> Import:
     if path.is_file():
         gate = read_columns(path)
         return Import(NAME, gate=gate, files={path.name: path.read_bytes()}, lacks=_lacks(0))
-    runs = [file for file in (shopsimrl.TRACES, f"{BARE}/{shopsimrl.TRACES}") if (path / file).is_file()]
-    traces = [shopsimrl.read_traces(path / file, NAME, file) for file in runs]
-    episodes = tuple(episode for run in traces for episode in run[0])
+    runs = [file for file in (MASKED_FILE, BARE_FILE) if (path / file).is_file()]
+    traces = {file: shopsimrl.read_traces(path / file, NAME, file) for file in runs}
+    episodes = tuple(episode for run in traces.values() for episode in run[0])
     files = {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
@@ -90,8 +98,8 @@ def read(path: Path) -> Import:
     return Import(
         NAME,
         episodes=episodes,
-        remainders=tuple(remainder for run in traces for remainder in run[1]),
-        gate=columns(path),
+        remainders=tuple(remainder for run in traces.values() for remainder in run[1]),
+        gate=columns(path, traces),
         files=files,
         lacks=(*_lacks(len(runs)), *(lacking(episodes) if episodes else ())),
     )
@@ -135,6 +143,15 @@ def _files(path: Path) -> _Files:
         else:
             others.append(file)
     return _Files(found.get("contributions"), found.get("assignments"), tuple(others))
+
+
+def _candidates(files: tuple[Path, ...]) -> list[str] | None:
+    """Return the ids of the candidates, where the pool lies in the folder."""
+    pool = next((file for file in files if _schema(file) == skillbank.POOL_SCHEMA), None)
+    if pool is None:
+        return None
+    found = skillbank.read_pool(pool).pool
+    return [candidate.candidate_id for candidate in found.candidates] if found else None
 
 
 def _schema(file: Path) -> object:

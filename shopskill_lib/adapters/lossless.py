@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shopskill_lib.errors import InputError
 from shopskill_lib.files import parse_json, read_text, text_lines
@@ -22,6 +22,12 @@ M = TypeVar("M", bound=BaseModel)
 
 _HALF = re.compile("[\ud800-\udfff]")
 """Half a surrogate pair: JSON can write it, UTF-8 cannot."""
+
+
+class Part(BaseModel):
+    """What is read of a document, without conversion; its other fields are left to the difference."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 def parse_strictly(text: str, where: str) -> Any:

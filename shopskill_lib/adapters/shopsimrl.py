@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from shopskill_lib.adapters.lossless import given_back, kept, read_json, read_json_lines, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, read_json_lines, refusal, typed
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, latest
 from shopskill_lib.files import write_bytes
 from shopskill_lib.records import Failure, Hint, PriceResolution, Purchase, Usage, total_usage
@@ -26,61 +26,55 @@ OPERATIONAL = ("transport", "concurrency")
 """Parts of a trace's provenance that no result depends on (reference 3.9)."""
 
 
-class _Part(BaseModel):
-    """Base of what is read of a trace; other fields are left to the remainder."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _Job(_Part):
+class _Job(Part):
     task_id: int | str
     sample_id: int | None = None
     seed: int | None = None
     split: str | None = None
 
 
-class _Model(_Part):
+class _Model(Part):
     model: str | None = None
     checkpoint_id: str | None = None
     simulated: bool = False
 
 
-class _Provenance(_Part):
+class _Provenance(Part):
     model: _Model | None = None
 
 
-class _Reset(_Part):
+class _Reset(Part):
     task_instruction: str
     user_persona: dict[str, Any] | None = None
 
 
-class _Skill(_Part):
+class _Skill(Part):
     skill_id: str
     content: str
 
 
-class _Usage(_Part):
+class _Usage(Part):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class _Answer(_Part):
+class _Answer(Part):
     usage: _Usage | None = None
 
 
-class _Feedback(_Part):
+class _Feedback(Part):
     reason: str | None = None
 
 
-class _Environment(_Part):
+class _Environment(Part):
     action_feedback: _Feedback | None = None
 
 
-class _Fault(_Part):
+class _Fault(Part):
     code: str
 
 
-class _Step(_Part):
+class _Step(Part):
     step_index: int
     observation: str
     tools: list[dict[str, Any]] | None = None
@@ -90,34 +84,34 @@ class _Step(_Part):
     protocol_error: _Fault | str | None = None
 
 
-class _Purchase(_Part):
+class _Purchase(Part):
     asin: str
     name: str
     category: str = ""
-    options: dict[str, str] = {}
+    options: dict[str, str] = Field(default_factory=dict)
     price: float | int | None = None
 
 
-class _Price(_Part):
+class _Price(Part):
     status: Literal["pass", "unverifiable"]
     method: str
     price: float | int | None = None
 
 
-class _Final(_Part):
+class _Final(Part):
     done: bool = False
     reward: float | int | None = None
-    reward_detail: dict[str, Any] = {}
-    purchase: dict[str, Any] = {}
+    reward_detail: dict[str, Any] = Field(default_factory=dict)
+    purchase: dict[str, Any] = Field(default_factory=dict)
     termination_reason: str | None = None
 
 
-class _Error(_Part):
+class _Error(Part):
     type: str
     message: str
 
 
-class _Trace(_Part):
+class _Trace(Part):
     schema_version: Literal["shopsimrl-episode-v4"]
     episode_id: str
     status: Literal["completed", "failed"]

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
-from shopskill_lib.adapters.lossless import given_back, kept, read_json, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, refusal, typed
 from shopskill_lib.adapters.recorded import Import
 from shopskill_lib.files import write_bytes, write_json
 from shopskill_lib.pools import Add, Candidate, Foreign, Pool
@@ -21,19 +21,13 @@ _HEADED = re.compile(r"#{3,6}[ \t]+(?P<title>[^\n]*\S)[ \t]*\n+(?P<text>.*)", re
 """A text that begins with a heading of its own."""
 
 
-class _Part(BaseModel):
-    """Base of what is read of a document; other fields are left to the remainder."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _About(_Part):
+class _About(Part):
     title: str | None = None
     failure_mechanism: str | None = None
-    evidence_card_ids: list[str] = []
+    evidence_card_ids: list[str] = Field(default_factory=list)
 
 
-class _Skill(_Part):
+class _Skill(Part):
     skill_id: str
     content: str
     enabled: bool = True
@@ -41,13 +35,13 @@ class _Skill(_Part):
     metadata: _About | None = None
 
 
-class _Bank(_Part):
+class _Bank(Part):
     schema_version: Literal["shopsimrl-skillbank-v1"]
     bank_version: str
     skills: list[_Skill]
 
 
-class _Candidate(_Part):
+class _Candidate(Part):
     candidate_id: str
     operation: Literal["ADD", "REWRITE"]
     target_chunk_id: str | None = None
@@ -55,7 +49,7 @@ class _Candidate(_Part):
     metadata: _About | None = None
 
 
-class _Pool(_Part):
+class _Pool(Part):
     schema_version: Literal["shopsimrl-skill-candidate-pool-v1"]
     round_id: str | int | None = None
     current_skills: list[_Skill]
