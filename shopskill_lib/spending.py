@@ -3,7 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -125,6 +125,11 @@ class Purse:
         self._refuse_unknown()
 
     @property
+    def spent(self) -> Tally:
+        """What all processes have spent so far, calls under way aside; it counts no episodes."""
+        return replace(self._spent, episodes=0)
+
+    @property
     def reached(self) -> bool:
         """Whether nothing more may be begun."""
         return _reached(self._tokens, self._spent.tokens) or _reached(self._money, self._spent.money)
@@ -143,10 +148,8 @@ class Purse:
         """
         self._refuse_unknown()
         if self.reached:
-            budget = " and ".join(
-                [f"{self._tokens:,} tokens"] * (self._tokens is not None)
-                + [f"cost {self._money:,.2f}"] * (self._money is not None)
-            )
+            limits = ((self._tokens, "{:,} tokens"), (self._money, "cost {:,.2f}"))
+            budget = " and ".join(form.format(limit) for limit, form in limits if limit is not None)
             raise Interrupted(
                 f"the budget of {budget} is reached: {self._spent}",
                 where="budget",

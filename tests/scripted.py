@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,10 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     cut: int | None = None
     """Bytes of the body after which the connection is closed."""
+
+
+HANG_UP = Answer(b"", status=0)
+"""No answer at all: the connection is closed."""
 
 
 Script = Callable[[Json], Answer]
@@ -106,6 +111,27 @@ class FakeClock:
         )
 
 
+class FastClock:
+    """Real time, two hundred times as fast: waits on several threads overlap as they really would."""
+
+    FACTOR = 200
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def clock(self) -> Clock:
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        return Clock(
+            now=lambda: start + timedelta(seconds=self._seconds()),
+            seconds=self._seconds,
+            sleep=lambda seconds: time.sleep(seconds / self.FACTOR),
+        )
+
+    def _seconds(self) -> float:
+        return (time.monotonic() - self._start) * self.FACTOR
+
+
 def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any) -> ChatModel:
     """A simulated model in this process that answers by the script, and probes by itself."""
 
@@ -114,8 +140,10 @@ def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any
         answer = PONG if is_probe(body) else script(body)
         return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
 
-    endpoint = Endpoint(url="simulated", model="scripted", checkpoint="c1", **settings)
-    return connect(endpoint, transport=httpx2.MockTransport(handle), clock=clock or FakeClock().clock)
+    named = {"model": "scripted", "checkpoint": "c1"} | settings
+    return connect(
+        Endpoint(url="simulated", **named), transport=httpx2.MockTransport(handle), clock=clock or FakeClock().clock
+    )
 
 
 class Server(NamedTuple):
@@ -141,6 +169,9 @@ def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
                 requests.append({**body, "path": self.path, "authorization": self.headers["authorization"]})
                 number = len(requests)
             answer = script(body) if callable(script) else script[min(number, len(script)) - 1]
+            if answer is HANG_UP:
+                self.close_connection = True
+                return
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                 self.send_header(name, value)
@@ -151,8 +182,11 @@ def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Listener(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 256
+
+    server = Listener(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
 
-from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, plots, protocol, tables
+from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, plots, protocol, tables, workbench
 from shopskill_lib.cards import Card, Facts
 from shopskill_lib.clusters import LeftOut
 from shopskill_lib.compiler import Draft
@@ -26,6 +26,7 @@ from shopskill_lib.pools import Candidate, Pool
 from shopskill_lib.rounds import Round, measured, read_round
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
+from shopskill_lib.spending import Purse, spent, total
 from shopskill_lib.workbench import Bench
 
 CHILD = Path(__file__).with_name("rounds_child.py")
@@ -90,6 +91,7 @@ def copy(origin: Path, folder: Path, **names: Any) -> Bench:
 def finished(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Two rounds, unbroken."""
     bench = copy(origin, tmp_path_factory.mktemp("finished") / "run")
+    bench = workbench.paid_from(bench, Purse(bench.folder))
     return bench, online.rounds(bench, RULE)
 
 
@@ -135,6 +137,15 @@ def test_the_chain_holds_from_card_to_gate(finished: Finished) -> None:
         assert set(known[one.candidate_id].source_card_ids) <= cards
         assert known[one.candidate_id].failure_mechanism
         assert (known[one.candidate_id].stage, known[one.candidate_id].round) == ("online", 0)
+
+
+def test_the_purse_has_paid_for_every_call_on_disk(finished: Finished) -> None:
+    """Groups, retries, analyses, questions of the compiler, gates: nothing is asked of a model beside the purse."""
+    bench, _ = finished
+    groups = spent(bench.folder)
+    assert {("online", "policy"), ("online", "author"), ("compile", "author")} <= groups.keys()
+    assert bench.purse is not None
+    assert bench.purse.spent == replace(total(groups.values()), episodes=0)
 
 
 def test_rounds_leave_what_the_next_begins_with(finished: Finished) -> None:

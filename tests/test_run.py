@@ -40,6 +40,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "simulated" in done.stdout
     assert "looks so far: 1" in done.stdout
     assert "episodes to run" in done.stderr
+    assert "\nsimulated 03_gate_a: policy episodes: forecast 120, was 120 (+0 %); calls: forecast " in done.stderr
+    assert "\nsimulated 02_compile: author: no forecast, was " in done.stderr
     return folder
 
 
@@ -165,7 +167,8 @@ def test_a_pilot_of_a_given_draft_takes_no_look(tmp_path: Path) -> None:
 def test_status_of_a_whole_run_names_every_arm_and_round(finished: Path) -> None:
     status = shopskill("status", str(finished))
     assert status.returncode == 0, status.stderr
-    for words in ("train", "masked", "equipped", "nothing is owed", "online rounds finished: round_000"):
+    expected = ("train", "masked", "equipped", "nothing is owed", "online rounds finished: round_000")
+    for words in (*expected, "spent in gate_a on the policy: ", "spent in compile on the author: ", "spent in all: "):
         assert words in status.stdout
     rows = [line for line in status.stdout.splitlines() if any(arm in line for arm in ("masked  ", "equipped  "))]
     assert [row.split()[-3] for row in rows] == ["-", "-"], "the mean of an arm with a skill would be a look"
