@@ -63,6 +63,8 @@ ORDER = [
     "models",
     "dialogue",
     "agent",
+    "probes",
+    "replicates",
     "store",
     "rolloutset",
     "workers",
