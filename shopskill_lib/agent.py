@@ -92,7 +92,7 @@ class Agent:
         return {
             "agent": AGENT_VERSION,
             "max_steps": self.max_steps,
-            "model": self.model.identity.model_dump(),
+            "model": self.model.identity.decisive,
             "prompts": self.prompts.sha256,
             "shop": dict(self.shop.fingerprint),
         }
@@ -186,7 +186,6 @@ def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown
             allowed="a page with a search box or actions",
             todo="look at the shop",
         )
-    digest = talk.digest
     answer = call(agent.model, talk, tools, (seed + number - 1) % 2**31, agent.prompts.language)
     feedback = None
     if answer.stop is not None:
@@ -200,7 +199,7 @@ def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown
         step=number,
         page_type=page.state["page_type"],
         hint_ids=tuple(hint.id for hint in shown),
-        prompt_digest=digest,
+        prompt_digest=answer.digest,
         action=answer.value,
         fault=answer.fault,
         feedback=None if feedback is None else feedback["reason"],
@@ -209,6 +208,7 @@ def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown
         tries=reply.tries,
         seconds=reply.seconds,
         observation=page.observation_text,
+        reasoning=reply.reasoning,
     )
 
 
@@ -216,9 +216,9 @@ def _stop(session: Session, stop: Stop, number: int) -> None:
     """End the episode for a reason of the model; before the first action an overflow is a wrong set-up (M3)."""
     if stop.ending == "context_length" and number == 1:
         raise SetupError(
-            "the first prompt does not fit into the model's context",
+            "the first prompt does not fit into the model's context beside its reply",
             where="policy prompt",
-            allowed="a context that holds prompt, hints and the first page",
-            todo="serve the model with a longer context, or show fewer hints",
+            allowed="a context that holds prompt, hints, the first page and a reply",
+            todo="serve the model with a longer context, lower policy_max_tokens, or show fewer hints",
         )
     session.end(stop.ending)

@@ -75,7 +75,7 @@ class Analyst:
                 "version": ANALYSTS_VERSION,
                 "trajectory": trajectory.model_dump(mode="json"),
                 "skill": self.skill.model_dump(),
-                "author": self.model.identity.model_dump(),
+                "author": self.model.identity.decisive,
                 "language": self.language,
                 "text": self.texts[channel],
                 "bounds": [*bounds, self.context_tokens],

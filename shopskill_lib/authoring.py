@@ -104,7 +104,7 @@ class Desk:
         talk = Conversation()
         talk.add(role="system", content=self._prompt(role))
         talk.add(role="user", content=written(sections))
-        identity = fingerprint([self.author.identity.model_dump(mode="json"), role, talk.digest, form.tool.schema])
+        identity = fingerprint([self.author.identity.decisive, role, talk.digest, form.tool.schema])
         kept = self._kept(identity, form)
         if kept is not None:
             return form.tool.read(kept.answer), kept.complaints

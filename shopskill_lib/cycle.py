@@ -22,6 +22,7 @@ from shopskill_lib import (
     ledger,
     looks,
     protocol,
+    replicates,
     rollouts,
     triage,
     workbench,
@@ -71,6 +72,7 @@ DECIDING = (
     "n_train", "n_val", "persona", "masked_samples", "mask_seed", "rollout_seed", "n_groups", "group_size", "rho_min",
     "rho_max", "max_candidates", "n_gap", "trainer", "audit_rounds", "audit_tokens", "context_tokens", "author_model",
     "author_checkpoint", "author_temperature", "author_max_tokens", "author_send_seed",
+    "author_protocol", "author_tool_choice", "author_extra_body",
 )  # fmt: skip
 """Settings that decide a round beside its agent, its skill and its rule. `q` is not among them: it is the user's
 schedule and may change from round to round (M29)."""
@@ -142,7 +144,7 @@ class Start:
 
 def given_of(bench: Bench, start: Start, rule: Rule) -> dict[str, Any]:
     """Return everything that decides a round, by name."""
-    agent = bench.agent.identity | {"model": start.policy.identity.model_dump()}
+    agent = bench.agent.identity | {"model": start.policy.identity.decisive}
     texts = {chunk.chunk_id: chunk.text_sha256 for chunk in start.skill.chunks}
     settings = {key: getattr(bench.settings, key) for key in (*DECIDING, "q")}
     alphas = {row.chunk_id: row.alpha for row in in_force(start.lineage)}
@@ -155,7 +157,7 @@ def refuse_other(path: Path, given: dict[str, Any], ignored: Sequence[str] = ())
     Raises:
         ParameterError: naming what differs.
     """
-    before = parse_json(read_text(path), str(path))
+    before = Settings.of({}).model_dump() | parse_json(read_text(path), str(path))
     unlike = [key for key in given if key not in ignored and before.get(key) != given[key]]
     if unlike:
         key = unlike[0]
@@ -187,6 +189,7 @@ class Found:
     Attributes:
         analysed: retries that were.
         cards: eligible ones.
+        note: that the groups' rollouts are not independent; "" where they may be.
         gate: None without anything to gate, as `pool`.
         rows: the gate's, for the lineage.
         skill: that the round ends with; None without a gate: it stays empty.
@@ -197,6 +200,7 @@ class Found:
     cards: list[Card]
     draft: Draft | None
     ungated: list[Ungated]
+    note: str
     pool: Pool | None = None
     gate: Gate | None = None
     rows: Sequence[Measured] = ()
@@ -223,7 +227,7 @@ class Builder:
         if (at.folder / GIVEN).exists():
             refuse_other(at.folder / GIVEN, given)
         write_json(at.folder / GIVEN, given)
-        groups, retries = self._triage(at)
+        groups, retries, note = self._triage(at)
         pairs = self._pairs(at, groups, retries)
         arm = f"retry:{self.start.number}"
         analyses = distil.analyse(at, pairs, self.start.skill, folder=at.folder, stage="online", arm=arm)
@@ -231,7 +235,7 @@ class Builder:
         draft = self._compile(at, cards, pairs)
         pool, ungated = self._pool(at, draft)
         after = replace(self._at(self._trained(groups)), pool=pool)
-        found = Found(groups, len(analyses), cards, draft, ungated)
+        found = Found(groups, len(analyses), cards, draft, ungated, note)
         self._write(after, found if pool is None else self._gated(after, pool, found))
         return at.folder
 
@@ -245,8 +249,8 @@ class Builder:
         seed = bench.settings.mask_seed + 1 + self.start.number
         return replace(bench, settings=bench.settings.model_copy(update={"mask_seed": seed, "reuse_from": ""}))
 
-    def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet]]:
-        """Roll out the groups and the retries of those that were all wrong (M26, M27)."""
+    def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet], str]:
+        """Roll out the groups and the retries of those that were all wrong (M26, M27); with a note on their seeds."""
         settings, skill, size = at.settings, self.start.skill, at.settings.group_size
         state, train = self.start.curriculum(settings), at.tasks("train")
         tasks = {task.task_id: task for task in train}
@@ -259,7 +263,7 @@ class Builder:
         retries = protocol.roll_out(at, triage.plan_retries(classified, tasks, skill), STAGE)
         settled = tuple(triage.settle(found, retries.get(found.group.retry_arm), skill) for found in classified)
         write_json(at.folder / "triage.json", [found.model_dump(mode="json") for found in settled])
-        return settled, retries
+        return settled, retries, replicates.compare(episode for arm in sets.values() for episode in arm.scored).note
 
     def _pairs(
         self, at: Bench, groups: Sequence[Triage], retries: Mapping[str, RolloutSet]
@@ -419,7 +423,7 @@ class Builder:
             looks=following.looks,
             gap=found.gap,
             verdict=self._verdict(found),
-            notes=() if found.gate is None else found.gate.notes,
+            notes=(*filter(None, [found.note]), *(() if found.gate is None else found.gate.notes)),
         )
 
     def _verdict(self, found: Found) -> str:

@@ -1,7 +1,7 @@
 """A conversation with a model, and the one way to a valid call: ask, validate, repair, count.
 
-Policy, analysts and compiler all ask through `call`. What is wrong with an answer is told to the model exactly as it
-was found; nothing is guessed into it.
+Policy, analysts and compiler all ask through `call`, whatever protocol their model calls by. What is wrong with an
+answer is told to the model exactly as it was found; nothing is guessed into it.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from shopskill_lib.errors import AuthorError
 from shopskill_lib.models import Model
 from shopskill_lib.records import Language, Record, canonical
 from shopskill_lib.replies import Fault, Reply, Stop, ToolCall
+from shopskill_lib.textcalls import REPAIR, describe
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
@@ -35,6 +36,12 @@ class Conversation:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self._hash = hashlib.sha256(b"[")
+        self._offered = ""
+
+    @property
+    def in_text(self) -> bool:
+        """Whether calls are written as text in it: tools have been described (see `offer`)."""
+        return bool(self._offered)
 
     def add(self, **message: Any) -> None:
         """Append a message."""
@@ -44,13 +51,29 @@ class Conversation:
         """Make this the system message; the rest stays."""
         message = canonical({"role": "system", "content": system})
         if self.messages[:1] != [message]:
-            rest, self.messages, self._hash = self.messages[1:], [], hashlib.sha256(b"[")
-            for known in (message, *rest):
-                self._append(known)
+            self._begin([message, *self.messages[1:]])
+
+    def offer(self, described: str) -> None:
+        """Describe the tools on offer at the end of the last message, unless the latest description was the same."""
+        if described != self._offered:
+            self._offered = described
+            self.tell(described)
+
+    def tell(self, content: str) -> None:
+        """Add to the last message where that is the user's: templates refuse two of them in a row."""
+        last = json.loads(self.messages[-1])
+        if last["role"] == "user":
+            whole = canonical(last | {"content": f"{last['content']}\n\n{content}"})
+            self._begin([*self.messages[:-1], whole])
+        else:
+            self.add(role="user", content=content)
 
     def answer(self, made: ToolCall, content: str) -> None:
         """Append what became of a call."""
-        self.add(role="tool", tool_call_id=made.call_id, content=content)
+        if made.call_id:
+            self.add(role="tool", tool_call_id=made.call_id, content=content)
+        else:
+            self.add(role="user", content=content)
 
     def remark(self, content: str) -> None:
         """Answer the call that stands last (see `obtain`); where none does, append a user message."""
@@ -66,6 +89,12 @@ class Conversation:
         whole = self._hash.copy()
         whole.update(b"]")
         return whole.hexdigest()
+
+    def _begin(self, messages: Sequence[bytes]) -> None:
+        """Let these be the messages."""
+        self.messages, self._hash = [], hashlib.sha256(b"[")
+        for message in messages:
+            self._append(message)
 
     def _append(self, message: bytes) -> None:
         self._hash.update(b"," + message if self.messages else message)
@@ -118,6 +147,7 @@ class Answer(Generic[T]):
 
     Attributes:
         reply: the model's reply.
+        digest: SHA-256 of the messages that were sent.
         made: the valid call, None for a fault or an ending.
         value: what its arguments became.
         fault: code of the protocol fault.
@@ -125,6 +155,7 @@ class Answer(Generic[T]):
     """
 
     reply: Reply
+    digest: str
     made: ToolCall | None = None
     value: T | None = None
     fault: str | None = None
@@ -150,21 +181,25 @@ def call(model: Model, talk: Conversation, tools: Sequence[Tool[T]], seed: int, 
         InfrastructureError: the model could not be reached.
         SetupError: it does not work as it is set up.
     """
-    reply = model.reply(talk.messages, [tool.schema for tool in tools], seed)
+    schemas = [tool.schema for tool in tools]
+    if model.endpoint.protocol != "tools":
+        talk.offer(describe(schemas, language))
+    digest = talk.digest
+    reply = model.reply(talk.messages, schemas, seed)
     if isinstance(reply.outcome, Stop):
-        return Answer(reply)
+        return Answer(reply, digest)
     if isinstance(reply.outcome, Fault):
-        explain(talk, reply, _complaint(reply.outcome.code, "", tools, language))
-        return Answer(reply, fault=reply.outcome.code)
+        explain(talk, reply, _complaint(reply.outcome.code, "", tools, _repair(talk, language)))
+        return Answer(reply, digest, fault=reply.outcome.code)
     made = reply.outcome
     tool = next(tool for tool in tools if tool.name == made.name)
     try:
         value = tool.read(made.arguments)
     except ArgumentError as error:
-        explain(talk, reply, _complaint("invalid_tool_arguments", str(error), tools, language))
-        return Answer(reply, fault="invalid_tool_arguments", detail=str(error))
-    talk.add(role="assistant", content="", tool_calls=[_as_sent(made)])
-    return Answer(reply, made, value)
+        explain(talk, reply, _complaint("invalid_tool_arguments", str(error), tools, _repair(talk, language)))
+        return Answer(reply, digest, fault="invalid_tool_arguments", detail=str(error))
+    _say(talk, reply, "")
+    return Answer(reply, digest, made, value)
 
 
 def obtain(
@@ -204,7 +239,7 @@ def obtain(
         wrong = check(answer.value)
         if not wrong:
             return answer.value
-        talk.answer(answer.made, _complaint("invalid_tool_arguments", wrong, [tool], language))
+        talk.answer(answer.made, _complaint("invalid_tool_arguments", wrong, [tool], _repair(talk, language)))
     raise AuthorError(
         f"no valid answer after {tries + 1} request{'s' * (tries > 0)}: {wrong}",
         where=f"model {model.endpoint.model!r}, tool {tool.name}",
@@ -213,26 +248,40 @@ def obtain(
     )
 
 
-def _complaint(code: str, detail: str, tools: Sequence[Tool[Any]], language: Language) -> str:
+def _complaint(code: str, detail: str, tools: Sequence[Tool[Any]], repair: str) -> str:
     """Return what a model is told about its fault."""
-    told = {"type": "tool_protocol_error", "code": code, "message": _REPAIR[language]}
+    told = {"type": "tool_protocol_error", "code": code, "message": repair}
     if detail:
         told["detail"] = detail
     return json.dumps(told | {"available_tools": [tool.name for tool in tools]}, ensure_ascii=False)
 
 
+def _repair(talk: Conversation, language: Language) -> str:
+    return (REPAIR if talk.in_text else _REPAIR)[language]
+
+
 def explain(talk: Conversation, reply: Reply, complaint: str) -> None:
     """Answer a fault: to each call that could be read, else as a user message after any text."""
     if reply.calls:
-        talk.add(role="assistant", content=reply.text, tool_calls=[_as_sent(made) for made in reply.calls])
+        _say(talk, reply, reply.text)
         for made in reply.calls:
             talk.answer(made, complaint)
         return
     if reply.text.strip():
         talk.add(role="assistant", content=reply.text)
-    talk.add(role="user", content=complaint)
+    if talk.in_text:
+        talk.tell(complaint)
+    else:
+        talk.add(role="user", content=complaint)
 
 
-def _as_sent(made: ToolCall) -> dict[str, Any]:
-    """Return a call as the history carries it."""
-    return {"id": made.call_id, "type": "function", "function": {"name": made.name, "arguments": made.raw}}
+def _say(talk: Conversation, reply: Reply, content: str) -> None:
+    """Append the model's own message with its calls; its content is never null, which some servers refuse."""
+    if talk.in_text:
+        talk.add(role="assistant", content=reply.text)
+        return
+    calls = [
+        {"id": made.call_id, "type": "function", "function": {"name": made.name, "arguments": made.raw}}
+        for made in reply.calls
+    ]
+    talk.add(role="assistant", content=content, tool_calls=calls)

@@ -4,123 +4,31 @@ Real and simulated models are behind the same wire format. Retries are for failu
 what a model answered is never asked for again.
 """
 
-import errno
-import os
 import random
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import httpx2
-import openai
 
 from shopskill_lib.clock import SYSTEM_CLOCK, Clock
-from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
+from shopskill_lib.endpoints import OTHER_NAME, SIMULATED, Endpoint
+from shopskill_lib.errors import InfrastructureError, ParameterError
+from shopskill_lib.exchange import Failed, dial
 from shopskill_lib.records import ModelIdentity, Usage, canonical
-from shopskill_lib.replies import NotAReplyError, Reply, Stop, read_reply
+from shopskill_lib.replies import Reply
+from shopskill_lib.servers import Server, Servers
 from shopskill_lib.spending import Purse
+from shopskill_lib.textcalls import response_format
 from shopskill_lib.traffic import Traffic
 
-SIMULATED = "simulated"
-"""The url of the model that needs no server; names of simulated models begin with it as well."""
+__all__ = ["SIMULATED", "CallCost", "ChatModel", "Endpoint", "Model", "connect"]
 
 TRIES = 6
-"""Requests for one answer at most; while the server answers nobody none is made."""
+"""Requests for one answer at most, for each server there is; while a server answers nobody none is made."""
 LONGEST_BACKOFF = 30.0
 LONGEST_RETRY_AFTER = 300.0
 """Seconds that a server's Retry-After is obeyed at most."""
-CONNECT_TIMEOUT = 10.0
-
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|exceed_context_size|context (length|size|window)|maximum context|prompt is too long",
-    re.IGNORECASE,
-)
-_NO_MODEL = re.compile(r"model_not_found|model\b.{0,200}\b(not found|not exist)", re.IGNORECASE | re.DOTALL)
-_REFUSED = {
-    401: "refuses the key",
-    402: "asks for payment",
-    403: "refuses access",
-    404: "does not know the model or the path",
-}
-_RETRIED = {408, 409, 429}
-_OVERLOADED = {408, 429}
-_NO_MORE_FILES = {errno.EMFILE, errno.ENFILE}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A model as the parameters name it.
-
-    Attributes:
-        url: base URL up to and with ``/v1``, or ``simulated``.
-        model: name of the model on that server.
-        checkpoint: identifier of the frozen weights.
-        key_variable: name of the environment variable that holds the key; "" for none.
-        temperature: sampling temperature.
-        max_tokens: most tokens of one reply.
-        send_seed: whether the call's seed is sent.
-        timeout: seconds that a read may take.
-        price_in: price of a million prompt tokens; 0 when unknown.
-        price_out: price of a million completion tokens; 0 when unknown.
-    """
-
-    url: str
-    model: str
-    checkpoint: str
-    key_variable: str = ""
-    temperature: float = 0.0
-    max_tokens: int = 512
-    send_seed: bool = True
-    timeout: float = 180.0
-    price_in: float = 0.0
-    price_out: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse values that no endpoint can have."""
-        problems = (
-            (
-                self.url != SIMULATED and not self.url.startswith(("http://", "https://")),
-                "url",
-                "simulated, or http(s)",
-            ),
-            (not self.model.strip(), "model", "the name of a model"),
-            (not self.checkpoint.strip(), "checkpoint", "an identifier of the weights"),
-            (not 0 <= self.temperature <= 2, "temperature", "0 to 2"),
-            (self.max_tokens < 1, "max_tokens", "at least 1"),
-            (not self.timeout > 0, "timeout", "seconds above 0"),
-            (min(self.price_in, self.price_out) < 0, "price", "0 or more"),
-        )
-        for wrong, name, allowed in problems:
-            if wrong:
-                raise ParameterError(
-                    f"{name} is {getattr(self, name, 'negative')!r}", where=name, allowed=allowed, todo="correct it"
-                )
-
-    @property
-    def identity(self) -> ModelIdentity:
-        """What a result depends on: nothing of where and how fast the model runs."""
-        return ModelIdentity(
-            model=self.model,
-            checkpoint=self.checkpoint,
-            temperature=float(self.temperature),
-            max_tokens=self.max_tokens,
-            send_seed=self.send_seed,
-            simulated=self.url == SIMULATED or self.model.startswith(SIMULATED),
-        )
-
-    @property
-    def priced(self) -> bool:
-        """Whether its prices are known."""
-        return bool(self.price_in or self.price_out)
-
-    def price(self, usage: Usage | None) -> float | None:
-        """Return what these tokens cost; None without counts or prices."""
-        if usage is None or not self.priced:
-            return None
-        return (usage.prompt_tokens * self.price_in + usage.completion_tokens * self.price_out) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +68,14 @@ class Model(Protocol):
         """Return the same model, which makes no try after these `clock.seconds()`."""
         ...
 
+    def at(self, temperature: float) -> "Model":
+        """Return the same model at another temperature."""
+        ...
+
+    def listed(self) -> tuple[str, ...] | None:
+        """Return the names of the models that its server lists; None where it does not tell."""
+        ...
+
     def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
         """Ask once (see `ChatModel.reply`)."""
         ...
@@ -169,22 +85,13 @@ class Model(Protocol):
         ...
 
 
-class _Failed(Exception):  # noqa: N818 - not an error yet: it may be tried again
-    """A request that brought no reply."""
-
-    def __init__(self, message: str, *, retry: bool, wait: float = 0.0, overloaded: bool = False) -> None:
-        super().__init__(message)
-        self.retry, self.wait, self.overloaded = retry, wait, overloaded
-
-
 @dataclass(frozen=True, slots=True)
 class ChatModel:
     """A model that can be asked from any number of threads; `connect` makes it."""
 
     endpoint: Endpoint
-    client: openai.OpenAI
-    traffic: Traffic
-    """Of the server, shared by all copies of this model."""
+    servers: Servers
+    """Shared by all copies of this model."""
     clock: Clock = SYSTEM_CLOCK
     meter: Callable[[CallCost], None] | None = None
     """Told the cost of every call."""
@@ -213,9 +120,23 @@ class ChatModel:
         """Return the same model, which makes no try after these `clock.seconds()`."""
         return replace(self, deadline=deadline)
 
+    def at(self, temperature: float) -> "ChatModel":
+        """Return the same model at another temperature."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
+
+    @property
+    def traffic(self) -> Traffic:
+        """Requests to its first server."""
+        return self.servers.all[0].traffic
+
+    def listed(self) -> tuple[str, ...] | None:
+        """Return the names of the models that its first server lists; None where it does not tell."""
+        return self.servers.all[0].exchange.listed()
+
     def close(self) -> None:
         """Close the connections."""
-        self.client.close()
+        for server in self.servers.all:
+            server.exchange.client.close()
 
     def reply(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> Reply:
         """Ask once, with as many requests as failures of network and server make necessary.
@@ -228,19 +149,23 @@ class ChatModel:
         Raises:
             InfrastructureError: no reply after all tries or before the deadline, or a refusal that another try would
                 not change.
-            SetupError: the server refuses the key, does not know the model, or is down for good.
+            SetupError: the server refuses the key or an option, does not know the model, or is down for good.
         """
         body = self._body(messages, tools, seed)
         offered = {tool["function"]["name"] for tool in tools}
         started = self.clock.seconds()
-        for tries in range(1, TRIES + 1):
+        most = TRIES * len(self.servers.all)
+        for tries in range(1, most + 1):
             try:
                 answer = self._try(body, offered)
-            except _Failed as failed:
-                if not failed.retry or tries == TRIES:
+            except Failed as failed:
+                pause = _pause(tries, seed, failed.wait)
+                late = self._left() <= pause
+                if not failed.retry or tries == most or late:
                     self._count(CallCost("error", None, tries, self.clock.seconds() - started))
-                    raise self._infrastructure(failed, tries) from failed
-                self.clock.sleep(_pause(tries, seed, failed.wait))
+                    cause = f"{failed}{'; the deadline passes before another try' * (failed.retry and late)}"
+                    raise self._infrastructure(cause, tries) from failed
+                self.clock.sleep(pause)
             else:
                 break
         reply = replace(answer, tries=tries, seconds=self.clock.seconds() - started)
@@ -248,71 +173,34 @@ class ChatModel:
         self._count(CallCost(kind, reply.usage, tries, reply.seconds))
         return reply
 
-    def knock(self) -> None:
-        """Ask for one token, and tell the traffic whether anything came back: how a server that is down is probed.
-
-        It is not metered: a handful of tokens an outage.
-        """
-        message = {"role": "user", "content": "ping"}
-        body = canonical({"model": self.endpoint.model, "messages": [message], "max_tokens": 1})
-        with suppress(_Failed, SetupError), _told(self.traffic):
-            self._ask(body, set())
+    def _left(self) -> float:
+        """Return the seconds until the deadline."""
+        return float("inf") if self.deadline is None else self.deadline - self.clock.seconds()
 
     def _body(self, messages: Sequence[bytes], tools: Sequence[dict[str, Any]], seed: int) -> bytes:
         """Return the request body; the messages are not encoded again."""
-        rest: dict[str, Any] = {
-            "model": self.endpoint.model,
-            "temperature": self.endpoint.temperature,
-            "max_tokens": self.endpoint.max_tokens,
-            "tools": list(tools),
-        }
-        if self.endpoint.send_seed:
+        given = self.endpoint
+        rest: dict[str, Any] = {**given.extra_body, "model": given.model, "temperature": given.temperature}
+        if OTHER_NAME not in given.extra_body:
+            rest["max_tokens"] = given.max_tokens
+        if given.protocol == "tools":
+            rest["tools"] = list(tools)
+        if given.protocol == "json_schema":
+            rest["response_format"] = response_format(tools)
+        if given.tool_choice == "required":
+            rest["tool_choice"] = "required"
+        if given.send_seed:
             rest["seed"] = seed
+        if given.stream:
+            rest |= {"stream": True, "stream_options": {"include_usage": True}}
         return b'{"messages":[' + b",".join(messages) + b"]," + canonical(rest)[1:]
 
     def _try(self, body: bytes, offered: set[str]) -> Reply:
-        """Send one request when the server bears one more, and tell the traffic what became of it."""
-        with self.traffic.turn():
-            if self.deadline is not None and self.clock.seconds() >= self.deadline:
-                raise _Failed("the deadline has passed", retry=False)
-            with _told(self.traffic):
-                return self._ask(body, offered)
-
-    def _ask(self, body: bytes, offered: set[str]) -> Reply:
-        """Send one request and read its answer."""
-        try:
-            response = self.client.post(
-                "/chat/completions",
-                cast_to=httpx2.Response,
-                content=body,
-                options={"headers": {"Content-Type": "application/json"}},
-            )
-            return read_reply(response.content, offered)
-        except openai.APIStatusError as error:
-            return self._refusal(error)
-        except openai.APIConnectionError as error:
-            raise _Failed(f"{error} ({error.__cause__!r})", retry=True, overloaded=_too_much(error)) from error
-        except NotAReplyError as error:
-            raise _Failed(str(error), retry=True) from error
-
-    def _refusal(self, error: openai.APIStatusError) -> Reply:
-        """Tell an overflow, a wrong set-up and a failing server apart."""
-        status, text = error.status_code, error.response.text
-        if status != 429 and _OVERFLOW.search(text):
-            return Reply(Stop("context_length"), "", (), None, None)
-        unknown = status == 400 and _NO_MODEL.search(text)
-        if status in _REFUSED or unknown:
-            reason = _REFUSED[404 if unknown else status]
-            raise SetupError(
-                f"the server {reason} (HTTP {status}: {_excerpt(text)})",
-                where=f"model {self.endpoint.model!r} at {self.endpoint.url}",
-                allowed="a model that this server offers to this key",
-                todo=f"check url, model and key_variable ({self.endpoint.key_variable or 'not given'})",
-            ) from error
-        retry = status in _RETRIED or status >= 500
-        wait = _retry_after(error.response.headers.get("retry-after"), self.clock)
-        message = f"HTTP {status}: {_excerpt(text)}"
-        raise _Failed(message, retry=retry, wait=wait, overloaded=status in _OVERLOADED) from error
+        """Send one request when a server bears one more, and tell its traffic what became of it."""
+        with self.servers.turn() as server:
+            if self._left() <= 0:
+                raise Failed("the deadline has passed", retry=False)
+            return server.ask(body, offered, self._left())
 
     def _count(self, cost: CallCost) -> None:
         if self.purse is not None:
@@ -320,9 +208,9 @@ class ChatModel:
         if self.meter is not None:
             self.meter(cost)
 
-    def _infrastructure(self, failed: _Failed, tries: int) -> InfrastructureError:
+    def _infrastructure(self, cause: str, tries: int) -> InfrastructureError:
         return InfrastructureError(
-            f"no reply after {tries} request{'s' * (tries > 1)}: {failed}",
+            f"no reply after {tries} request{'s' * (tries > 1)}: {cause}",
             where=f"model {self.endpoint.model!r} at {self.endpoint.url}",
             allowed="a server that answers",
             todo="look at the server, then repeat the call: only what is owed runs",
@@ -355,87 +243,12 @@ def connect(
             allowed=f"url {SIMULATED!r} with a transport, or another url without",
             todo="give the simulated model's transport, or the url of a server",
         )
-    http = httpx2.Client(
-        transport=transport,
-        timeout=httpx2.Timeout(endpoint.timeout, connect=min(CONNECT_TIMEOUT, endpoint.timeout)),
-        limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
-    )
-    client = openai.OpenAI(
-        api_key=_key(endpoint.key_variable),
-        base_url="http://simulated.invalid/v1" if endpoint.url == SIMULATED else endpoint.url,
-        max_retries=0,
-        http_client=http,
-    )
-    traffic = Traffic(
-        f"model {endpoint.model!r} at {endpoint.url}",
-        clock,
-        most=connections,
-        probe=lambda traffic: ChatModel(endpoint, client, traffic, clock).knock(),
-    )
-    return ChatModel(endpoint, client, traffic, clock)
-
-
-@contextmanager
-def _told(traffic: Traffic) -> Iterator[None]:
-    """Tell the traffic whether a request was answered; a refusal is an answer."""
-    try:
-        yield
-    except _Failed as failed:
-        if failed.retry:
-            traffic.failed(str(failed), overloaded=failed.overloaded, wait=failed.wait)
-        else:
-            traffic.succeeded()
-        raise
-    except SetupError:
-        traffic.succeeded()
-        raise
-    traffic.succeeded()
-
-
-def _too_much(error: openai.APIConnectionError) -> bool:
-    """Tell whether a request failed because server or machine have too much to do: a timeout, too many open files."""
-    if isinstance(error, openai.APITimeoutError):
-        return True
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _NO_MORE_FILES:
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
-
-
-def _key(variable: str) -> str:
-    """Return the key from the environment."""
-    if not variable:
-        return "none"
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise SetupError(
-            f"the environment variable {variable} is not set",
-            where="key_variable",
-            allowed="the name of a variable that holds the key",
-            todo=f"export {variable}=... before the start; a key is never a parameter",
-        )
-    return key
+    exchanges = dial(endpoint, transport, clock, connections)
+    servers = tuple(Server(exchange, connections) for exchange in exchanges)
+    return ChatModel(endpoint, Servers(servers, clock), clock)
 
 
 def _pause(tries: int, seed: int, asked: float) -> float:
     """Return the seconds before the next try: exponential with jitter, and never less than the server asked for."""
     backoff = min(LONGEST_BACKOFF, 2.0 ** (tries - 1))
     return max(backoff + random.Random(f"{seed}:{tries}").random(), min(asked, LONGEST_RETRY_AFTER))
-
-
-def _retry_after(header: str | None, clock: Clock) -> float:
-    """Read a Retry-After header, in seconds or as a date; 0 when there is none to be understood."""
-    try:
-        return max(0.0, float(header or 0))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(header or "") - clock.now()).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
-
-
-def _excerpt(text: str) -> str:
-    return " ".join(text[:300].split())

@@ -16,6 +16,9 @@ from shopskill_lib.errors import InputError
 Language = Literal["en", "zh"]
 Split = Literal["train", "val", "test"]
 Ending = Literal["purchase", "action_limit", "generation_length", "context_length"]
+ToolChoice = Literal["auto", "required"]
+CallProtocol = Literal["tools", "json_schema", "json"]
+"""How a model calls: by function tools · by JSON that the server holds to a schema · by JSON in its text."""
 
 
 def canonical(value: object) -> bytes:
@@ -227,6 +230,15 @@ class ModelIdentity(Record):
     send_seed: bool
     simulated: bool
     """Whether a program stands in for the model; whatever rests on it says so."""
+    tool_choice: ToolChoice = "auto"
+    protocol: CallProtocol = "tools"
+    extra_body: dict[str, Any] = {}
+    """Further fields of every request."""
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """What is hashed and compared: fields at their defaults are left out, as if nobody had thought of them."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Step(Record):
@@ -255,6 +267,8 @@ class Step(Record):
     """Time of the model call, waiting included."""
     observation: str | None = None
     """Text of the page the model saw; None in arms that no analyst reads."""
+    reasoning: str | None = None
+    """What a thinking model told itself; None without any, and wherever the page is not kept."""
 
 
 class Seeds(Record):

@@ -4,17 +4,46 @@ It is one legal call, a protocol fault, the end of the policy's tokens, or no re
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from shopskill_lib.records import Usage
+from shopskill_lib.records import CallProtocol, Usage
 
 Json = dict[str, Any]
+
+SLACK = 4
+"""Tokens by which servers count a reply differently."""
+
+_THOUGHT = re.compile(r"\s*<think>(.*?)(?:</think>|\Z)|((?:(?!<think>).)*?)</think>", re.DOTALL)
+"""What a thinking model writes first where no parser takes it out; some templates have written `<think>` for it, and a
+thought that the tokens cut off has no end."""
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+
+
+_GIVEN_UP = ("abort", "error")
 
 
 class NotAReplyError(ValueError):
     """The body is no reply of a model: the server failed, whatever its status."""
+
+
+class ErrorReplyError(NotAReplyError):
+    """The body of a success is an error."""
+
+    def __init__(self, text: str, status: int) -> None:
+        """Keep the error document and the status that it names."""
+        super().__init__(text)
+        self.text, self.status = text, status
+
+    @classmethod
+    def of(cls, error: object) -> "ErrorReplyError":
+        """Return what an error in a body or a stream says; a failure of the server where it names no status."""
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if type(code) is int and 400 <= code < 600 else 500
+        return cls(json.dumps({"error": error}, ensure_ascii=False), status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +51,11 @@ class ToolCall:
     """One function call."""
 
     call_id: str
+    """"" for a call that stands in the text."""
     name: str
     arguments: Mapping[str, Any]
     raw: str
-    """The arguments as the model wrote them: a JSON object."""
+    """The arguments as the model wrote them, a JSON object; of a call in the text all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +78,14 @@ class Reply:
 
     outcome: ToolCall | Fault | Stop
     text: str
-    """Visible text beside the calls; blank when there is none."""
+    """Visible text: what stands beside calls of tools, or holds a call in text; blank when there is none."""
     calls: tuple[ToolCall, ...]
     """All calls of the reply; empty when any of them cannot be read."""
     usage: Usage | None
     """None where the server does not tell."""
     finish_reason: str | None
+    reasoning: str | None = None
+    """What a thinking model told itself; it is never sent back."""
     tries: int = 1
     """Requests until this answer came."""
     seconds: float = 0.0
@@ -64,36 +96,54 @@ class _Unreadable(Exception):  # noqa: N818 - it carries a fault's code
     """A call that cannot be read."""
 
 
-def read_reply(body: bytes, offered: Collection[str]) -> Reply:
+def read_reply(
+    body: bytes, offered: Collection[str], protocol: CallProtocol = "tools", max_tokens: int | None = None
+) -> Reply:
     """Read the body of a successful answer.
 
     Args:
         body: as received.
         offered: names of the tools that the model was offered.
+        protocol: how it was to call them.
+        max_tokens: most tokens it was allowed; None where a cut cannot be told from a full context.
 
     Raises:
         NotAReplyError: no JSON, no choices, no message or no sign of a single generated token.
     """
     document = _object(body)
     choice = _first_choice(document, body)
-    message = choice["message"]
-    finish = choice.get("finish_reason")
+    message, finish = choice["message"], choice.get("finish_reason")
     usage, completed = _usage(document.get("usage"))
-    text = clean(message["content"]) if isinstance(message.get("content"), str) else ""
+    text, thought = _said(message)
     raw_calls = message.get("tool_calls") or []
     ran_out = finish == "length" and completed is None
-    if not (text or raw_calls or completed or ran_out or message.get("reasoning_content")):
+    if finish in _GIVEN_UP:
+        raise NotAReplyError(f"the server gave the reply up: finish_reason {finish!r}")
+    if not (message.get("content") or raw_calls or completed or ran_out or thought):
         raise NotAReplyError("the reply holds no token")
     outcome: ToolCall | Fault | Stop
     calls: tuple[ToolCall, ...] = ()
     try:
-        calls = _calls(raw_calls, offered)
-        outcome = _judge(calls, text)
+        calls = _calls(raw_calls, offered) if protocol == "tools" else _calls_in(text, raw_calls, offered)
+        outcome = _judge(calls, text if protocol == "tools" else "")
     except _Unreadable as error:
         outcome = Fault(str(error))
     if finish == "length" and len(calls) != 1:
-        outcome = Stop("generation_length")
-    return Reply(outcome, text, calls, usage, finish if isinstance(finish, str) else None)
+        full = thought is None and _is_full(document.get("usage"), usage, max_tokens)
+        outcome = Stop("context_length" if full else "generation_length")
+    calls = calls if len({call.call_id for call in calls}) == len(calls) else ()
+    return Reply(outcome, text, calls, usage, finish if isinstance(finish, str) else None, thought)
+
+
+def _is_full(told: object, usage: Usage | None, max_tokens: int | None) -> bool:
+    """Tell whether a reply that was cut off ended before its tokens did: the context was full.
+
+    A total above both counts means tokens that are counted nowhere else (thoughts), so nothing can be told.
+    """
+    if usage is None or max_tokens is None or not isinstance(told, dict):
+        return False
+    both = usage.prompt_tokens + usage.completion_tokens
+    return told.get("total_tokens") in (None, both) and usage.completion_tokens < max_tokens - SLACK
 
 
 def clean(text: str) -> str:
@@ -116,6 +166,10 @@ def _first_choice(document: Json, body: bytes) -> Json:
     """Return the first choice, which has a message."""
     choices = document.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
+    for holder in (document, choice):
+        error = holder.get("error") if isinstance(holder, dict) else None
+        if error:
+            raise ErrorReplyError.of(error)
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
         raise NotAReplyError(f"there is no choice with a message: {_excerpt(body)}")
     return choice
@@ -134,6 +188,33 @@ def _usage(value: object) -> tuple[Usage | None, int | None]:
     if prompt is None or completion is None:
         return None, completion
     return Usage(prompt_tokens=prompt, completion_tokens=completion), completion
+
+
+class _Said(NamedTuple):
+    """Text of a message."""
+
+    visible: str
+    thought: str | None
+
+
+def _said(message: Json) -> _Said:
+    """Tell what a model said from what it thought: fields, parts of the content, or a leading `<think>`."""
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    text = content if isinstance(content, str) else "".join(map(_text_of, parts))
+    fields = [message.get(name) for name in ("reasoning_content", "reasoning")]
+    thoughts = [field for field in fields if isinstance(field, str)][:1]
+    thinking = _THOUGHT.match(text)
+    if thinking:
+        thoughts.append(thinking[1] or thinking[2] or "")
+        text = text[thinking.end() :]
+    return _Said(clean(text), clean("\n".join(filter(None, map(str.strip, thoughts)))) or None)
+
+
+def _text_of(part: Json) -> str:
+    """Return the text of a part of a content, "" for a part of another kind."""
+    text = part.get("text")
+    return text if part.get("type") == "text" and isinstance(text, str) else ""
 
 
 def _calls(value: object, offered: Collection[str]) -> tuple[ToolCall, ...]:
@@ -157,15 +238,64 @@ def _call(item: object, offered: Collection[str]) -> ToolCall:
         raise _Unreadable("missing_tool_name")
     if not isinstance(raw, str):
         raise _Unreadable("invalid_arguments_type")
-    try:
-        arguments = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _Unreadable("invalid_arguments_json") from error
+    return _made(clean(call_id), name, _strict(raw), clean(raw), offered)
+
+
+def _calls_in(text: str, raw_calls: object, offered: Collection[str]) -> tuple[ToolCall, ...]:
+    """Read the one call that a text is, bare or in a fence: `{"name": ..., "arguments": {...}}` and nothing else."""
+    if raw_calls:
+        raise _Unreadable("invalid_tool_calls")
+    written = text.strip()
+    fenced = _FENCED.fullmatch(written)
+    written = fenced[1].strip() if fenced else written
+    if not written:
+        raise _Unreadable("empty_response")
+    if not written.startswith("{"):
+        raise _Unreadable("mixed_content" if "{" in written else "tool_call_count")
+    call = _strict(written)
+    if not isinstance(call, dict) or call.keys() - {"name", "arguments"}:
+        raise _Unreadable("invalid_tool_call")
+    if not isinstance(call.get("name"), str) or not call["name"]:
+        raise _Unreadable("missing_tool_name")
+    return (_made("", call["name"], call.get("arguments"), written, offered),)
+
+
+def _made(call_id: str, name: str, arguments: object, raw: str, offered: Collection[str]) -> ToolCall:
+    """Return a call whose arguments are an object and whose tool is on offer."""
     if not isinstance(arguments, dict):
         raise _Unreadable("invalid_arguments_object")
     if name not in offered:
         raise _Unreadable("unavailable_tool")
-    return ToolCall(clean(call_id), name, arguments, clean(raw))
+    return ToolCall(call_id, name, arguments, raw)
+
+
+def _strict(text: str) -> Any:
+    """Parse JSON in which nothing has to be guessed: no second document, no key twice, no NaN, no half characters."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(clean(json.dumps(value, ensure_ascii=False)))
+    except (ValueError, RecursionError) as error:
+        raise _Unreadable("invalid_arguments_json") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Json:
+    """Return an object; two values for a key are no JSON that could be carried out."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    """Return a number that is one."""
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is out of range")
+    return number
 
 
 def _judge(calls: tuple[ToolCall, ...], text: str) -> ToolCall | Fault:

@@ -237,7 +237,7 @@ def _reuse(jobs: Sequence[_Job], store: Store, other: Store) -> None:
 
 def _without_page(step: Step) -> Step:
     """Return a step as it is kept where nobody reads its page: thousands of pages are many."""
-    return step.model_copy(update={"observation": None})
+    return step.model_copy(update={"observation": None, "reasoning": None})
 
 
 class _Runner:

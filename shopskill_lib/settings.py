@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import parse_json, read_text
-from shopskill_lib.records import Record
+from shopskill_lib.records import CallProtocol, Record, ToolChoice
 
 PATHS = ("catalogue", "splits", "seed_skill", "draft", "reuse_from", "prompts_dir")
 """Settings that name a file or folder."""
@@ -69,7 +69,7 @@ class Settings(Record):
     max_steps: int = Field(30, ge=1)
     """Model turns an episode."""
     policy_url: str = "simulated"
-    """Endpoint of the measured model, or `simulated` for the shopper that ships."""
+    """Endpoint of the measured model, several separated by spaces, or `simulated` for the shopper that ships."""
     policy_model: str = "simulated-shopper"
     """Model name at the endpoint."""
     policy_checkpoint: str = "simulated-shopper-1"
@@ -82,6 +82,14 @@ class Settings(Record):
     """Longest reply, in tokens."""
     policy_send_seed: bool = True
     """Whether calls carry their seed."""
+    policy_protocol: CallProtocol = "tools"
+    """How it calls: `tools`, or for servers without them `json_schema` and `json`."""
+    policy_tool_choice: ToolChoice = "auto"
+    """Whether the server is asked to enforce a call."""
+    policy_extra_body: str = ""
+    """Further fields of every request, a JSON object; "" for none."""
+    policy_stream: bool = False
+    """Whether answers are streamed."""
     policy_timeout: float = Field(180.0, gt=0.0)
     """Seconds that a reply may take."""
     policy_price_in: float = Field(0.0, ge=0.0)
@@ -93,7 +101,8 @@ class Settings(Record):
     episode_timeout: float = Field(3600.0, gt=0.0)
     """Seconds that an episode may take, all waiting included; then it has failed and is owed again."""
     author_url: str = "simulated"
-    """Endpoint of the analysts' and compiler's model, or `simulated` for the author that ships."""
+    """Endpoint of the analysts' and compiler's model, several separated by spaces, or `simulated` for the author that
+    ships."""
     author_model: str = "simulated-author"
     """Model name at the endpoint."""
     author_checkpoint: str = "simulated-author-1"
@@ -106,6 +115,14 @@ class Settings(Record):
     """Longest reply, in tokens."""
     author_send_seed: bool = True
     """Whether calls carry their seed."""
+    author_protocol: CallProtocol = "tools"
+    """How it calls: `tools`, or for servers without them `json_schema` and `json`."""
+    author_tool_choice: ToolChoice = "auto"
+    """Whether the server is asked to enforce a call."""
+    author_extra_body: str = ""
+    """Further fields of every request, a JSON object; "" for none."""
+    author_stream: bool = False
+    """Whether answers are streamed."""
     author_timeout: float = Field(300.0, gt=0.0)
     """Seconds that a reply may take."""
     author_price_in: float = Field(0.0, ge=0.0)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shopskill_lib.agent import Agent, load_prompts
-from shopskill_lib.errors import ParameterError
+from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.files import parse_json
 from shopskill_lib.models import SIMULATED, ChatModel, Endpoint, connect
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Split, Task
@@ -92,9 +93,37 @@ def endpoint(settings: Settings, who: Who) -> Endpoint:
         temperature=given[f"{who}_temperature"],
         max_tokens=given[f"{who}_max_tokens"],
         send_seed=given[f"{who}_send_seed"],
+        tool_choice=given[f"{who}_tool_choice"],
+        protocol=given[f"{who}_protocol"],
+        extra_body=_fields(given[f"{who}_extra_body"], f"{who}_extra_body"),
+        stream=given[f"{who}_stream"],
         timeout=given[f"{who}_timeout"],
         price_in=given[f"{who}_price_in"],
         price_out=given[f"{who}_price_out"],
+    )
+
+
+def _fields(text: str, name: str) -> dict[str, Any]:
+    """Read the JSON object of a parameter; {} for "".
+
+    Raises:
+        ParameterError: it is none.
+    """
+    try:
+        fields = parse_json(text or "{}", f"parameter {name}")
+    except InputError as error:
+        raise _no_object(name, error.found) from error
+    if not isinstance(fields, dict):
+        raise _no_object(name, f"{name} is {text!r}")
+    return fields
+
+
+def _no_object(name: str, found: str) -> ParameterError:
+    return ParameterError(
+        found,
+        where=f"parameter {name}",
+        allowed='a JSON object as text, as \'{"top_k": 20}\', or ""',
+        todo="correct the value",
     )
 
 
@@ -105,7 +134,18 @@ def model_of(settings: Settings, who: Who, purse: Purse | None = None) -> ChatMo
 
 
 def connect_to(named: Endpoint, connections: int = 64) -> ChatModel:
-    """Return the model behind an endpoint, the simulated ones on their transport."""
+    """Return the model behind an endpoint, the simulated ones on their transport.
+
+    Raises:
+        ParameterError: a simulated model is to stream, or to call by text.
+    """
+    if named.url == SIMULATED and (named.stream or named.protocol != "tools"):
+        raise ParameterError(
+            f"the simulated {named.model} has stream {named.stream}, protocol {named.protocol!r}",
+            where=f"model {named.model}",
+            allowed="stream False and protocol 'tools' for models that ship",
+            todo="leave both at their defaults, or name a server",
+        )
     transport = wire.transport() if named.url == SIMULATED else None
     return connect(named, transport=transport, connections=connections)
 

@@ -1,10 +1,11 @@
 """A scripted shopper on the chat-completions wire, a loopback server, and a clock that never waits."""
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
@@ -26,6 +27,8 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     cut: int | None = None
     """Bytes of the body after which the connection is closed."""
+    drip: float | None = None
+    """Seconds between single bytes of the body; None sends it at once."""
 
 
 HANG_UP = Answer(b"", status=0)
@@ -73,7 +76,7 @@ PONG = completion(text="pong", finish="length")
 
 def is_probe(body: Json) -> bool:
     """Whether this is the one token that a server which is down is asked for."""
-    return "tools" not in body
+    return bool(body["messages"] == [{"role": "user", "content": "ping"}])
 
 
 def buyer(body: Json) -> Answer:
@@ -93,6 +96,59 @@ def buyer(body: Json) -> Answer:
     options = [value for value in values if "=" in value and value.split("=")[0] not in chosen]
     products = [value for value in values if value.isdecimal()]
     return completion(("click", {"value": (options or products or values)[0]}), usage=usage)
+
+
+def streamed(answer: Answer, size: int = 3, end: str = "data: [DONE]\n\n") -> Answer:
+    """The same answer as a stream: texts in pieces of `size` letters, ids in first pieces only, usage at the end."""
+    document = json.loads(answer.body)
+    (choice,) = document.pop("choices")
+    message = choice["message"]
+    deltas: list[Json] = [{"role": "assistant", "content": ""}]
+    for name in ("reasoning_content", "reasoning", "content"):
+        text = message.get(name) or ""
+        deltas += [{name: text[at : at + size]} for at in range(0, len(text), size)]
+    for index, call in enumerate(message.get("tool_calls") or []):
+        function = call["function"]
+        deltas.append({"tool_calls": [{"index": index, **call, "function": {"name": "", "arguments": ""}}]})
+        for part in ("name", "arguments"):
+            pieces = [function[part][at : at + size] for at in range(0, len(function[part]), size)]
+            deltas += [{"tool_calls": [{"index": index, "function": {part: piece}}]} for piece in pieces]
+    usage = document.pop("usage", None)
+    events = [document | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events.append(document | {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    events += [] if usage is None else [document | {"choices": [], "usage": usage}]
+    lines = [f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in events]
+    return answer._replace(body="".join([*lines, end]).encode(), headers={"Content-Type": "text/event-stream"})
+
+
+def in_text(script: Script = buyer) -> Script:
+    """The same script for a model that reads its tools in the text and writes its calls there."""
+
+    def answer(body: Json) -> Answer:
+        if is_probe(body):
+            return PONG
+        messages = [_by_tools(message) for message in body["messages"]]
+        told = [line for message in body["messages"] for line in message["content"].split("\n")]
+        last = max(place for place, line in enumerate(told) if "JSON" in line and "arguments" in line)
+        lines = itertools.takewhile(lambda line: line.startswith("{"), told[last + 1 :])
+        offered = [{"type": "function", "function": json.loads(line)} for line in lines]
+        given = script({**body, "messages": messages, "tools": offered})
+        document = json.loads(given.body) if given.status == 200 else {}
+        for choice in document.get("choices", ()):
+            for call in choice["message"].pop("tool_calls", ()):
+                made = {"name": call["function"]["name"], "arguments": json.loads(call["function"]["arguments"])}
+                choice["message"]["content"] = json.dumps(made, ensure_ascii=False)
+        return given._replace(body=json.dumps(document).encode()) if document else given
+
+    return answer
+
+
+def _by_tools(message: Json) -> Json:
+    """A message with a call in its text as one with a call of a tool."""
+    text = message["content"]
+    call = json.loads(text) if message["role"] == "assistant" and text.startswith("{") else {}
+    function = {"name": call.get("name"), "arguments": json.dumps(call.get("arguments"))}
+    return {**message, "tool_calls": [{"function": function}]} if call else message
 
 
 class FakeClock:
@@ -176,8 +232,14 @@ def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(answer.body[: answer.cut])
             self.close_connection = answer.cut is not None
+            if answer.drip is None:
+                self.wfile.write(answer.body[: answer.cut])
+                return
+            with suppress(OSError):  # the client has had enough
+                for byte in answer.body[: answer.cut]:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(answer.drip)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -366,7 +366,7 @@ def test_a_finding_is_sent_back_once_and_may_be_mended(case: Case) -> None:
 
 
 def test_a_reply_that_is_cut_off_costs_a_round(case: Case) -> None:
-    cut = completion(text="Let me", finish="length", usage={"prompt_tokens": 5, "completion_tokens": 5})
+    cut = completion(text="Let me", finish="length", usage={"prompt_tokens": 5, "completion_tokens": 512})
     author = Acting([cut, submit(nothing("execution_slip"))])
     card, _ = fail(case, author)
     assert card.facts.reason == "execution_slip"

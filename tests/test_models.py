@@ -4,15 +4,20 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any, Literal
 
 import pytest
 from scripted import PONG, Answer, FakeClock, Json, Server, completion, failure, is_probe, scripted, serve
 
+from shopskill_lib import workbench
+from shopskill_lib.clock import Clock
 from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.models import TRIES, CallCost, ChatModel, Endpoint, connect
 from shopskill_lib.records import Usage, canonical
 from shopskill_lib.replies import Fault, NotAReplyError, Reply, Stop, ToolCall, read_reply
+from shopskill_lib.settings import Settings
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 7, "total_tokens": 47}
 MESSAGES = [canonical({"role": "user", "content": "一 {brace} “quote”"})]
@@ -146,6 +151,40 @@ def test_a_silent_server_times_out(loopback: Opener) -> None:
     assert there.model.traffic.at_once < 64
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("body", [GOOD.body, b" " * 500, b": still here\n\n" * 100])
+def test_a_server_that_sends_a_byte_now_and_then_has_the_timeout_in_all(body: bytes, stream: bool) -> None:
+    waits: list[float] = []
+    clock = Clock(FakeClock().clock.now, monotonic, waits.append)
+    with serve(lambda body_: PONG if is_probe(body_) else Answer(body, drip=0.02)) as server:
+        endpoint = Endpoint(url=server.url, model="m", checkpoint="c", timeout=0.08, stream=stream)
+        model = connect(endpoint, clock=clock)
+        with pytest.raises(InfrastructureError, match=f"after {TRIES} requests.*not complete after 0.08 seconds"):
+            model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+
+
+def test_a_request_takes_no_longer_than_the_deadline_leaves_it() -> None:
+    clock = Clock(FakeClock().clock.now, monotonic, lambda _: None)
+    with serve([GOOD._replace(headers={"Content-Length": "100000"})]) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c", timeout=60.0), clock=clock)
+        with pytest.raises(InfrastructureError, match=r"timed out.*; the deadline passes before another try"):
+            model.until(monotonic() + 0.1).reply(MESSAGES, TOOLS, 1)
+        model.close()
+
+
+def test_a_wall_clock_that_jumps_back_changes_nothing() -> None:
+    fake = FakeClock()
+    years = iter(range(2026, 1990, -1))
+    clock = Clock(lambda: datetime(next(years), 1, 1, tzinfo=UTC), fake.clock.seconds, fake.clock.sleep)
+    answers = [failure(429, Retry_After="Thu, 01 Jan 2026 00:00:50 GMT"), failure(503), GOOD]
+    with serve(answers) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c"), clock=clock)
+        reply = model.reply(MESSAGES, TOOLS, 1)
+        model.close()
+    assert isinstance(reply.outcome, ToolCall) and reply.seconds == pytest.approx(sum(fake.waits)) and reply.seconds > 0
+
+
 def test_too_many_open_files_are_waited_for(loopback: Opener) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     there = loopback(GOOD)
@@ -190,15 +229,15 @@ def test_a_rate_limit_that_never_ends_stops_with_its_cause() -> None:
 def test_no_try_is_made_after_the_deadline(loopback: Opener) -> None:
     there = loopback(failure(500), failure(500), GOOD)
     late = there.model.until(there.model.clock.seconds() + 2.5)
-    with pytest.raises(InfrastructureError, match="after 3 requests: the deadline has passed"):
+    with pytest.raises(InfrastructureError, match=r"after 2 requests: HTTP 500.*; the deadline passes before"):
         late.reply(MESSAGES, TOOLS, 1)
     assert len(there.server.requests) == 2 and [cost.outcome for cost in there.costs] == ["error"]
     assert isinstance(there.ask().outcome, ToolCall)
 
 
 def test_a_request_that_is_refused_for_good_is_not_repeated(loopback: Opener) -> None:
-    there = loopback(failure(422, "no such parameter: seed"))
-    with pytest.raises(InfrastructureError, match="after 1 request: HTTP 422: no such parameter"):
+    there = loopback(failure(422, "this content is not for us"))
+    with pytest.raises(InfrastructureError, match="after 1 request: HTTP 422: this content"):
         there.ask()
     assert len(there.server.requests) == 1
 
@@ -328,6 +367,15 @@ def test_a_key_comes_from_the_environment(loopback: Opener, monkeypatch: pytest.
         {"max_tokens": 0},
         {"timeout": 0.0},
         {"price_in": -1.0},
+        {"url": "http://a/v1 http://a/v1"},
+        {"url": "http://a/v1 b/v1"},
+        {"url": " "},
+        {"tool_choice": "none"},
+        {"protocol": "yaml"},
+        {"tool_choice": "required", "protocol": "json"},
+        {"extra_body": {"max_completion_tokens": 9}},
+        {"extra_body": {"stream": True}},
+        {"extra_body": {"top_p": float("nan")}},
     ],
 )
 def test_a_value_that_no_endpoint_has_is_refused(wrong: dict[str, Any]) -> None:
@@ -349,3 +397,29 @@ def test_identity_and_price() -> None:
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=100_000)
     assert endpoint.price(usage) == pytest.approx(3.0)
     assert endpoint.price(None) is None and scripted().endpoint.price(usage) is None
+
+
+def test_an_identity_at_its_defaults_is_that_of_earlier_results() -> None:
+    plain = Endpoint(url="http://h/v1", model="m", checkpoint="c").identity
+    assert set(plain.decisive) == {"model", "checkpoint", "temperature", "max_tokens", "send_seed", "simulated"}
+    other = Endpoint(url="http://h/v1", model="m", checkpoint="c", protocol="json", extra_body={"top_k": 20}).identity
+    assert other.decisive == plain.decisive | {"protocol": "json", "extra_body": {"top_k": 20}}
+    streamed = Endpoint(url="http://a/v1 http://b/v1", model="m", checkpoint="c", stream=True)
+    assert streamed.identity == plain and streamed.urls == ("http://a/v1", "http://b/v1")
+
+
+@pytest.mark.parametrize("who", ["policy", "author"])
+def test_the_settings_name_every_option_of_an_endpoint(who: Literal["policy", "author"]) -> None:
+    texts = {"tool_choice": "required", "extra_body": '{"思考": false}', "stream": "true"}
+    names = {f"{who}_{name}" for name in texts}
+    settings = Settings.of_texts({f"{who}_{name}": text for name, text in texts.items()}, names)
+    found = workbench.endpoint(settings, who)
+    assert (found.protocol, found.tool_choice, found.stream) == ("tools", "required", True)
+    assert workbench.endpoint(
+        settings.model_copy(update={f"{who}_protocol": "json", f"{who}_tool_choice": "auto"}), who
+    )
+    assert found.extra_body == {"思考": False}
+    for text in ("{", "[1]", '"x"'):
+        wrong = settings.model_copy(update={f"{who}_extra_body": text})
+        with pytest.raises(ParameterError, match=f"parameter {who}_extra_body.*JSON object"):
+            workbench.endpoint(wrong, who)

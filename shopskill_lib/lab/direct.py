@@ -35,6 +35,14 @@ class DirectModel:
         """Return itself."""
         return self
 
+    def at(self, temperature: float) -> "DirectModel":
+        """Return the same model at another temperature."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
+
+    def listed(self) -> tuple[str, ...] | None:
+        """List nothing: there is no server."""
+        return None
+
     def close(self) -> None:
         """Let go of nothing: a function holds nothing."""
 
@@ -61,7 +69,9 @@ class DirectModel:
                 allowed="a simulated model and prompts that its context holds",
                 todo="correct policy_model or author_model, or send less",
             )
-        reply = read_reply(canonical(answer.body), {tool["function"]["name"] for tool in tools})
+        reply = read_reply(
+            canonical(answer.body), {tool["function"]["name"] for tool in tools}, max_tokens=self.endpoint.max_tokens
+        )
         if self.meter is not None:
             self.meter(CallCost("call" if reply.calls else "fault", reply.usage, reply.tries, reply.seconds))
         return reply
