@@ -75,6 +75,8 @@ ORDER = [
     "models",
     "dialogue",
     "agent",
+    "probes",
+    "replicates",
     "store",
     "rolloutset",
     "workers",
