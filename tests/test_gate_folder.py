@@ -223,16 +223,30 @@ def test_assignments_that_contradict_themselves_are_refused(
         read_observations(draft)
 
 
-def test_contributions_beside_other_assignments_are_refused(draft: Path, tmp_path: Path) -> None:
-    moved = Import("x", gate=formats.read(draft).gate)
-    gate_folder.write(moved, tmp_path / "only")
-    document = (tmp_path / "only" / "contributions.json").read_text(encoding="utf-8")
-    (draft / "contributions.json").write_text(document, encoding="utf-8")
-    assert read_observations(draft).sha256 == read_observations(tmp_path / "only").sha256
+@pytest.fixture
+def stated(draft: Path, tmp_path: Path) -> Path:
+    """The draft's gate with a contributions file beside assignments and traces."""
+    gate_folder.write(Import("x", gate=formats.read(draft).gate), tmp_path / "only")
+    (tmp_path / "only" / "contributions.json").rename(draft / "contributions.json")
+    return draft
+
+
+def test_what_a_contributions_file_states_is_compared_with_the_traces(stated: Path) -> None:
+    assert "steps" in read_observations(stated).masked
+    rewrite(stated / "contributions.json", lambda told: told["observations_table"][6].update(bare_reward=0.125))
+    with pytest.raises(DesignError, match=r"its bare_reward is 0\.125, that of the traces \S+, in task 7, sample 0"):
+        read_observations(stated)
+
+
+def test_without_the_bare_run_stated_pairs_are_taken_and_said_to_be_unproven(stated: Path) -> None:
+    (stated / "bare" / "traces.jsonl").unlink()
+    observations = read_observations(stated)
+    assert len(observations.task_ids) == 40 and "steps" not in observations.masked
+    assert "no proof that masks were shown (M20)" in str(observations.notes)
     everything = dict.fromkeys(CHUNKS, 1)
-    rewrite(draft / "contributions.json", lambda told: told["observations_table"][7].update(mask=everything))
-    with pytest.raises(DesignError, match="the mask of task 8, sample 0 is 111, the assigned one"):
-        read_observations(draft)
+    rewrite(stated / "contributions.json", lambda told: told["observations_table"][7].update(mask=everything))
+    with pytest.raises(DesignError, match=r"its mask is 111, the assigned one [01]+, in task 8, sample 0"):
+        read_observations(stated)
 
 
 def test_without_the_bare_run_the_gate_says_where_it_looked(draft: Path) -> None:

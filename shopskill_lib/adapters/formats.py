@@ -152,7 +152,8 @@ def recognised(path: Path) -> Format:
             f"this is no format that is known ({_glimpse(path)})",
             where=str(path),
             allowed="; ".join(f"{one.name}: {one.what}" for one in FORMATS),
-            todo="give another source, or name the format with --format to see what is missing in it",
+            todo="give another source, or name the format with --format to see what is missing in it; a CSV of pairs "
+            "goes to `shopskill gate` as it is",
         )
     return found
 

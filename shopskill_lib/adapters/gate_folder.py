@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shopskill_lib.adapters import assigned, shopsimrl, skillbank
-from shopskill_lib.adapters.assigned import Traces
+from shopskill_lib.adapters.assigned import Assigned, Traces
 from shopskill_lib.adapters.lossless import read_json, refusal
 from shopskill_lib.adapters.recorded import Import, lacking
 from shopskill_lib.errors import DesignError, InputError
@@ -21,6 +21,11 @@ NAME = "shopsimrl-gate"
 CONTRIBUTIONS = ("shopsimrl-chunk-contributions-v1", "shopsimrl-online-chunk-contributions-v2")
 BARE = "bare"
 MASKED_FILE, BARE_FILE = shopsimrl.TRACES, f"{BARE}/{shopsimrl.TRACES}"
+
+UNPROVEN = (
+    "pairs as a contributions file states them, without the traces of both runs: no proof that masks were shown (M20)"
+)
+"""Note of a gate whose pairs are only stated."""
 
 BARE_RUN = ("bare_run_dir", "run_dir")
 """Names under which a gate's files tell where the bare run is."""
@@ -44,7 +49,7 @@ def recognises(path: Path, first: Any) -> bool:
 
 
 def columns(path: Path, known: Mapping[str, Traces] | None = None) -> Columns:
-    """Return the pairs of a gate folder, one row a pair.
+    """Return the pairs of a gate folder: of its traces where both runs are here, else as its contributions state them.
 
     Args:
         path: the folder.
@@ -52,18 +57,31 @@ def columns(path: Path, known: Mapping[str, Traces] | None = None) -> Columns:
 
     Raises:
         InputError: it holds neither a contributions file nor assignments with traces, or the bare run is not here.
-        DesignError: its files disagree on a mask, or an episode was shown something else than assigned (M20).
+        DesignError: its files disagree on a pair, or an episode was shown something else than assigned (M20).
     """
-    found = _files(path)
+    found, known = _files(path), known or {}
+    stated = None if found.contributions is None else read_columns(found.contributions)
     masks = None
     if found.assignments is not None:
-        masks = assigned.read(read_json(found.assignments), found.assignments, _candidates(found.others))
-    if found.contributions is not None:
-        read = read_columns(found.contributions)
-        if masks is not None:
-            _refuse_other_masks(read, masks, found.contributions)
-        return read
-    if masks is None:
+        masks = assigned.read(read_json(found.assignments), found.assignments, _candidates(found))
+    bare = _bare(path, found)
+    if masks is None or not (path / MASKED_FILE).is_file() or (bare is None and stated is not None):
+        return _unproven(path, stated, masks)
+    if bare is None:
+        raise _no_bare(path, found)
+    masked = known.get(MASKED_FILE) or shopsimrl.read_traces(path / MASKED_FILE, NAME)
+    plain = known.get(BARE_FILE) or shopsimrl.read_traces(bare / shopsimrl.TRACES, NAME, BARE_FILE)
+    made = assigned.pair(masks, masked, plain, path.name)
+    if stated is not None:
+        _refuse_other_pairs(stated, made, path)
+    return replace(
+        made, budget=_whole(_named(found.others, ("active_skill_budget",))) if stated is None else stated.budget
+    )
+
+
+def _unproven(path: Path, stated: Columns | None, masks: Assigned | None) -> Columns:
+    """Return the pairs that a contributions file states, their masks compared with the assigned ones."""
+    if stated is None:
         raise InputError(
             "this is a directory that holds no gate",
             where=str(path),
@@ -71,11 +89,10 @@ def columns(path: Path, known: Mapping[str, Traces] | None = None) -> Columns:
             "shopskill with observations.csv; a folder that `shopskill import` wrote",
             todo="give the folder of a gate, or a file of pairs",
         )
-    known = known or {}
-    masked = known.get(MASKED_FILE) or shopsimrl.read_traces(path / MASKED_FILE, NAME)
-    bare = known.get(BARE_FILE) or shopsimrl.read_traces(_bare(path, found) / shopsimrl.TRACES, NAME, BARE_FILE)
-    made = assigned.pair(masks, masked, bare, path.name)
-    return replace(made, budget=_whole(_named(found.others, ("active_skill_budget",))))
+    for key, row in _rows(stated).items():
+        if masks is not None and masks.masks.get(key) != row["mask"]:
+            raise _disagreement(f"its mask is {row['mask']}, the assigned one {masks.masks.get(key)}", key, path)
+    return replace(stated, notes=(*stated.notes, UNPROVEN))
 
 
 def read(path: Path) -> Import:
@@ -86,7 +103,7 @@ def read(path: Path) -> Import:
     """
     if path.is_file():
         gate = read_columns(path)
-        return Import(NAME, gate=gate, files={path.name: path.read_bytes()}, lacks=_lacks(0))
+        return Import(NAME, gate=gate, files={path.name: path.read_bytes()}, lacks=(UNPROVEN,))
     runs = [file for file in (MASKED_FILE, BARE_FILE) if (path / file).is_file()]
     traces = {file: shopsimrl.read_traces(path / file, NAME, file) for file in runs}
     episodes = tuple(episode for run in traces.values() for episode in run[0])
@@ -95,13 +112,19 @@ def read(path: Path) -> Import:
         for file in sorted(path.rglob("*"))
         if file.is_file() and str(file.relative_to(path)) not in runs
     }
+    gate = columns(path, traces)
+    elsewhere = MASKED_FILE in runs and BARE_FILE not in runs
     return Import(
         NAME,
         episodes=episodes,
         remainders=tuple(remainder for run in traces.values() for remainder in run[1]),
-        gate=columns(path, traces),
+        gate=gate,
         files=files,
-        lacks=(*_lacks(len(runs)), *(lacking(episodes) if episodes else ())),
+        lacks=(
+            *gate.notes,
+            *(["the bare run lies outside this folder and is not carried"] if elsewhere else []),
+            *(lacking(episodes) if episodes else ()),
+        ),
     )
 
 
@@ -145,13 +168,13 @@ def _files(path: Path) -> _Files:
     return _Files(found.get("contributions"), found.get("assignments"), tuple(others))
 
 
-def _candidates(files: tuple[Path, ...]) -> list[str] | None:
+def _candidates(found: _Files) -> list[str] | None:
     """Return the ids of the candidates, where the pool lies in the folder."""
-    pool = next((file for file in files if _schema(file) == skillbank.POOL_SCHEMA), None)
+    pool = next((file for file in found.others if _schema(file) == skillbank.POOL_SCHEMA), None)
     if pool is None:
         return None
-    found = skillbank.read_pool(pool).pool
-    return [candidate.candidate_id for candidate in found.candidates] if found else None
+    read = skillbank.read_pool(pool).pool
+    return [candidate.candidate_id for candidate in read.candidates] if read else None
 
 
 def _schema(file: Path) -> object:
@@ -162,19 +185,21 @@ def _schema(file: Path) -> object:
     return document.get("schema_version") if isinstance(document, dict) else None
 
 
-def _bare(path: Path, found: _Files) -> Path:
-    """Return the folder of the bare run."""
+def _bare(path: Path, found: _Files) -> Path | None:
+    """Return the folder of the bare run; None where it is not here."""
     told = _named(found.others, BARE_RUN)
     places = [path / BARE, *([path / told, Path(told)] if isinstance(told, str) else [])]
-    place = next((place for place in places if (place / shopsimrl.TRACES).is_file()), None)
-    if place is None:
-        raise InputError(
-            "the bare run is not here" + (f"; the gate's files name {told}" if told else ""),
-            where=str(path),
-            allowed=f"its {shopsimrl.TRACES} in a folder {BARE!r} of the gate's, or where the gate's manifest says",
-            todo=f"copy or link the bare run's directory to {path / BARE}",
-        )
-    return place
+    return next((place for place in places if (place / shopsimrl.TRACES).is_file()), None)
+
+
+def _no_bare(path: Path, found: _Files) -> InputError:
+    told = _named(found.others, BARE_RUN)
+    return InputError(
+        "the bare run is not here" + (f"; the gate's files name {told}" if told else ""),
+        where=str(path),
+        allowed=f"its {shopsimrl.TRACES} in a folder {BARE!r} of the gate's, or where the gate's manifest says",
+        todo=f"copy or link the bare run's directory to {path / BARE}",
+    )
 
 
 def _named(files: tuple[Path, ...], names: tuple[str, ...]) -> Any:
@@ -199,24 +224,31 @@ def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _refuse_other_masks(read: Columns, masks: assigned.Assigned, path: Path) -> None:
-    """Refuse a contributions file whose masks are not the assigned ones."""
-    samples = read.cells.get("sample", ["0"] * read.rows)
-    for task_id, sample, mask in zip(read.cells["task_id"], samples, read.cells["mask"], strict=True):
-        given = masks.masks.get((task_id, int(sample or 0)))
-        if given != mask:
-            raise DesignError(
-                f"the mask of task {task_id}, sample {sample} is {mask}, the assigned one {given}",
-                where=str(path),
-                allowed="masks that were assigned before the first rollout (M17)",
-                todo="find out which file belongs to this gate; do not fit it",
-            )
+def _refuse_other_pairs(stated: Columns, made: Columns, path: Path) -> None:
+    """Refuse a contributions file that states another mask or reward than assignments and traces have."""
+    traced = _rows(made)
+    for key, row in _rows(stated).items():
+        other = traced.get(key, {"mask": "", "reward": "", "bare_reward": ""})
+        for name in ("mask", "reward", "bare_reward"):
+            told, found = row.get(name, ""), other[name]
+            same = told == found or (name != "mask" and told and found and abs(float(told) - float(found)) <= 1e-9)
+            if not same:
+                raise _disagreement(f"its {name} is {told or 'empty'}, that of the traces {found or 'none'}", key, path)
 
 
-def _lacks(runs: int) -> tuple[str, ...]:
-    if runs == 2:
-        return ()
-    return ("traces of both runs: not here; no proof that masks were shown as assigned (M20), no costs beside them",)
+def _rows(gate: Columns) -> dict[tuple[str, int], dict[str, str]]:
+    """Return a gate's rows by task and sample."""
+    rows = [{name: column[row] for name, column in gate.cells.items()} for row in range(gate.rows)]
+    return {(row["task_id"], int(row.get("sample") or 0)): row for row in rows}
+
+
+def _disagreement(found: str, key: tuple[str, int], path: Path) -> DesignError:
+    return DesignError(
+        f"{found}, in task {key[0]}, sample {key[1]}",
+        where=f"{path}, contributions",
+        allowed="a contributions file of these assignments and traces (M17, M20)",
+        todo="find out which files belong to this gate; do not fit it",
+    )
 
 
 def _contributions(gate: Columns) -> dict[str, Any]:
