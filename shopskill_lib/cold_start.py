@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from shopskill_lib import analysts, authoring, compiler, distil, protocol, workbench
+from shopskill_lib import analysts, authoring, compiler, desk, distil, protocol, workbench
 from shopskill_lib.cards import Card
 from shopskill_lib.compiler import Draft
-from shopskill_lib.distil import Analyses
+from shopskill_lib.desk import Analyses
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import read_bytes, write_bytes
 from shopskill_lib.rolloutset import Forecast
@@ -98,10 +98,10 @@ def _gated_draft_kept(folder: Path) -> Iterator[None]:
 
 def _cards(bench: Bench) -> list[Card]:
     """Return the cards of the run folder."""
-    if not (bench.folder / distil.CARDS).exists():
+    if not (bench.folder / desk.CARDS).exists():
         raise InputError(
             "there are no cards here",
-            where=str(bench.folder / distil.CARDS),
+            where=str(bench.folder / desk.CARDS),
             allowed="a run folder in which 01_cards has run",
             todo="run 01_cards first",
         )

@@ -19,6 +19,7 @@ from shopskill_lib import (
     curriculum,
     distil,
     gates,
+    leaks,
     ledger,
     looks,
     protocol,
@@ -303,9 +304,9 @@ class Builder:
         for candidate in () if draft is None or draft.pool is None else draft.pool.candidates:
             alike = ledger.similar(events, candidate.content, candidate.operation, candidate.target_chunk_id)
             chunk = Chunk(chunk_id=candidate.candidate_id, title=candidate.title, text=candidate.content)
-            leaks = protocol.leaks(at, {candidate.candidate_id: chunk}, "val")
-            if leaks:
-                ungated.append(Ungated(candidate, "firewall", f"firewall: {leaks[0].kind} of a validation task"))
+            held = leaks.find(at, {candidate.candidate_id: chunk}, "val")
+            if held:
+                ungated.append(Ungated(candidate, "firewall", f"firewall: {held[0].kind} of a validation task"))
             elif alike is None:
                 new.append(candidate)
             else:

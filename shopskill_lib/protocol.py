@@ -6,21 +6,20 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from shopskill_lib import masks, probes, replicates, rollouts, workbench
+from shopskill_lib import leaks, masks, probes, replicates, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
-from shopskill_lib.firewall import Finding, Screen, instance_of
 from shopskill_lib.pools import CAP, Pool
 from shopskill_lib.records import Episode, Hint, Split, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import SHIPPED, Settings
-from shopskill_lib.skills import Chunk, Skill, read_skill
+from shopskill_lib.skills import Skill, read_skill
 from shopskill_lib.workbench import Bench
 
 DRAFTS = Path(__file__).with_name("drafts")
@@ -42,9 +41,6 @@ SELECTED = "skill.md"
 
 ROUNDS = "online"
 """Folder of the online rounds, in the run folder."""
-
-_MADE_ID = re.compile(r"(?:chunk|candidate)-([0-9a-f]{12})")
-"""Id that is a hash of a text, with digits that mean nothing."""
 
 DESCRIBED = ("task_id", "sample", "split", "checkpoint", "origin")
 SCORES = ("reward", "r_success", "r_type", "r_att", "r_option", "r_price")
@@ -138,7 +134,7 @@ def gate_a(bench: Bench) -> Path:
     refuse_unscored(bench)
     plan, assignments = plan_gate_a(bench), assign(bench)
     _refuse_too_few(bench, len(assignments.task_ids))
-    refuse_leaks(bench, pool_of(bench).versions, "val")
+    leaks.refuse(bench, pool_of(bench).versions, "val")
     masks.freeze(assignments, bench.folder / "masks.csv")
     _freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
     sets = roll_out(bench, plan, "gate_a")
@@ -162,7 +158,7 @@ def gate_b(bench: Bench) -> Path:
     """
     refuse_unscored(bench)
     plan = plan_gate_b(bench)
-    refuse_leaks(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
+    leaks.refuse(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
     sets = roll_out(bench, plan, "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
@@ -233,43 +229,6 @@ def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:
     settings = bench.settings.model_copy(update=names)
     policy = workbench.model_of(settings, "policy", bench.purse)
     return replace(bench, settings=settings, folder=folder, agent=replace(bench.agent, model=policy))
-
-
-def leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> tuple[Finding, ...]:
-    """Return what chunks hold of the identifiers and titles of the tasks they are to be shown on (M12).
-
-    Args:
-        bench: whose tasks and catalogue.
-        chunks: version id -> chunk; ids and titles go into the prompt as well.
-        split: of the tasks.
-    """
-    products = bench.catalogue.products
-    instances = {task.task_id: instance_of(task, [products[task.gold_asin]]) for task in bench.tasks(split)}
-    texts = {version: f"{_given_id(chunk, products)}\n{chunk.shown}" for version, chunk in chunks.items()}
-    return Screen(instances).scan(texts, None)
-
-
-def _given_id(chunk: Chunk, products: Collection[str]) -> str:
-    """Return an id that somebody gave; "" for a hash of the text, unless it is a product's id in disguise."""
-    made = _MADE_ID.fullmatch(chunk.chunk_id)
-    return "" if made and made[1] not in products else chunk.chunk_id
-
-
-def refuse_leaks(bench: Bench, chunks: Mapping[str, Chunk], split: Split) -> None:
-    """Refuse chunks that hold something of the tasks they are about to be shown on (see `leaks`).
-
-    Raises:
-        InputError: naming chunk and kind; the words themselves are gold and not repeated.
-    """
-    found = leaks(bench, chunks, split)
-    if found:
-        raise InputError(
-            found[0].complaint("en").replace("field", "chunk", 1),
-            where=f"skill to be shown on {split} tasks",
-            allowed="chunks without identifiers and titles of these tasks (M12)",
-            todo="write what to do on any task of that kind, or leave the chunk out; a compiled draft can be given "
-            "edited: -p draft=<run>/draft.md in a new run folder",
-        )
 
 
 def refuse_unscored(bench: Bench) -> None:

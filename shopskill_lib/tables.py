@@ -8,7 +8,7 @@ import pandas as pd
 from shopskill_lib.cards import STAGES, Analysis, Card, FailureLesson, SuccessLesson
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.compiler import Draft
-from shopskill_lib.distil import Analyses
+from shopskill_lib.desk import Analyses
 from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
 from shopskill_lib.pools import CAP
 from shopskill_lib.records import ModelCall, total_usage

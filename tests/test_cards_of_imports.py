@@ -15,7 +15,8 @@ from test_rollout_rows import of_slime, of_trl, of_verl
 
 from shopskill_lib.adapters import folder, formats
 from shopskill_lib.adapters.recorded import as_trajectories
-from shopskill_lib.distil import AUDIT, CARDS, read_cards, report_recordings
+from shopskill_lib.desk import AUDIT, CARDS
+from shopskill_lib.distil import read_cards, report_recordings
 from shopskill_lib.settings import Settings
 
 SOURCES: dict[str, tuple[str, Any]] = {

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from shopskill_lib import cold_start, distil, plots, protocol, store, tables, viewer, workbench
 from shopskill_lib.compiler import Draft
-from shopskill_lib.distil import Analyses
+from shopskill_lib.desk import Analyses
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Chunk, Skill, read_skill

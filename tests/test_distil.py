@@ -12,7 +12,8 @@ from scripted import Answer, Json, failure, serve
 from stopping import Child, Gate
 
 from shopskill_lib import distil, workbench
-from shopskill_lib.distil import AUDIT, CARDS, ERRORS, PLAN, Analyses, analyse, read_cards
+from shopskill_lib.desk import AUDIT, CARDS, ERRORS, PLAN, Analyses
+from shopskill_lib.distil import analyse, read_cards
 from shopskill_lib.errors import InputError, OutputError, ParameterError, SetupError
 from shopskill_lib.records import ModelCall, Task
 from shopskill_lib.settings import Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scripted import Answer, FakeClock, failure, scripted
 
-from shopskill_lib import protocol, workbench
+from shopskill_lib import leaks, protocol, workbench
 from shopskill_lib.errors import DesignError, InputError, SetupError
 from shopskill_lib.gates import read_observations
 from shopskill_lib.pools import Pool, Rewrite
@@ -163,7 +163,7 @@ def test_chunks_that_know_their_tasks_are_refused_before_anything_is_bought(lang
             protocol.gate_a(replace(bench, pool=named))
     made = ("chunk-234660435d5d", "candidate-012345678901")
     hashed = {name: Chunk(chunk_id=name, title="Fine", text=words[1]) for name in made}
-    assert protocol.leaks(bench, hashed, "val") == ()
+    assert leaks.find(bench, hashed, "val") == ()
     assert not (tmp_path / "run" / "episodes").exists()
 
 

@@ -11,7 +11,8 @@ from recordings import read_messages
 
 from shopskill_lib.briefs import brief
 from shopskill_lib.cards import Audit
-from shopskill_lib.distil import AUDIT, read_cards, report_recordings
+from shopskill_lib.desk import AUDIT
+from shopskill_lib.distil import read_cards, report_recordings
 from shopskill_lib.firewall import Screen
 from shopskill_lib.settings import Settings
 from shopskill_lib.simulated.casefile import read_case

@@ -13,7 +13,7 @@ from evidence import EMPTY, LESSONS, Author, card, screen
 from scripted import Answer, Json, Script, buyer, scripted, serve
 from test_rollouts import Bench, timeless
 
-from shopskill_lib import compiler, distil, protocol, run, workbench
+from shopskill_lib import compiler, desk, distil, protocol, run, workbench
 from shopskill_lib.console import respond
 from shopskill_lib.errors import Interrupted, SetupError
 from shopskill_lib.models import ChatModel
@@ -111,13 +111,13 @@ def test_analyses_are_paid_from_the_purse(en: EmbeddedShop, tmp_path: Path) -> N
     with serve(author) as server:
         bench = bench_of(en, tmp_path, author_url=server.url, author_concurrency=2)
 
-        def analyse(tokens: int) -> distil.Analyses:
+        def analyse(tokens: int) -> desk.Analyses:
             paid = replace(bench, purse=Purse(tmp_path, tokens=tokens))
             return distil.analyse(paid, pairs, EMPTY, folder=tmp_path, stage="cold_start", arm="train")
 
         with pytest.raises(Interrupted, match="the budget of 2,000 tokens is reached"):
             analyse(2000)
-        assert len(server.requests) == len(read_calls(tmp_path)) and 0 < len(lines(tmp_path / distil.CARDS)) < 12
+        assert len(server.requests) == len(read_calls(tmp_path)) and 0 < len(lines(tmp_path / desk.CARDS)) < 12
         assert len(analyse(10**9)) == 12
         assert len(server.requests) == len(read_calls(tmp_path))
 

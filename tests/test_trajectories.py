@@ -9,7 +9,8 @@ from recordings import Write, json_lines, read_messages, recording
 from scripted import Answer, Json, completion, scripted, serve
 
 from shopskill_lib.agent import Agent, load_prompts
-from shopskill_lib.distil import AUDIT, CARDS, RECORDED, report_recordings
+from shopskill_lib.desk import AUDIT, CARDS
+from shopskill_lib.distil import RECORDED, report_recordings
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.firewall import Screen
 from shopskill_lib.records import Episode, make_treatment
