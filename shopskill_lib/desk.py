@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
-from pydantic import AwareDatetime
 
 from shopskill_lib import analysts, probes
 from shopskill_lib.analysts import Analyst
-from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
+from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailedAnalysis, FailureLesson
 from shopskill_lib.errors import ParameterError, ShopskillError
 from shopskill_lib.files import write_json
 from shopskill_lib.firewall import Instance
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost
-from shopskill_lib.records import Failure, ModelCall, Record, Task
+from shopskill_lib.records import Failure, ModelCall, Task
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.protocol import Shop
 from shopskill_lib.skills import Skill
@@ -36,17 +35,6 @@ Stage = Literal["cold_start", "online", "recorded"]
 
 CARDS, AUDIT, ERRORS, PLAN = "cards.jsonl", "audit.jsonl", "analysis_errors.jsonl", "analyses.json"
 """Files of a folder; without the third, what was given up is tried again."""
-
-
-class FailedAnalysis(Record):
-    """An attempt that brought no analysis: a line of `analysis_errors.jsonl`, never a card."""
-
-    identity: str
-    trajectory_id: str
-    attempt: int
-    """From 1."""
-    error: Failure
-    ended_at: AwareDatetime
 
 
 class Analyses(tuple[Analysis, ...]):

@@ -15,7 +15,6 @@ from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
 from shopskill_lib.shops.embedded import parse_action
-from shopskill_lib.shops.protocol import Shop
 from shopskill_lib.skills import Skill, read_skill
 from shopskill_lib.trajectories import LEAVE, Trajectory, instance_of_recording, of_episode
 from shopskill_lib.workbench import Bench
@@ -96,14 +95,7 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     pairs, rolled = train_pairs(bench, skill)
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
     missing = [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)]
-    return Analyses(found, missing, found.simulated, _demonstrated(bench.agent.shop, len(rolled.finished) - len(pairs)))
-
-
-def _demonstrated(shop: Shop, left_out: int) -> str:
-    """Say what is made of episodes in a shop whose rewards are of no use; "" elsewhere."""
-    if not shop.unscored:
-        return ""
-    return f"{UNRECORDED} ({shop.unscored}); {left_out} episodes without a purchase left out"
+    return Analyses(found, missing, found.simulated)
 
 
 def analyse(
