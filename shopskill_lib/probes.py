@@ -29,7 +29,7 @@ SEEDS = (1, 2, 3, 4)
 _CALL_AS_TEXT = re.compile(r'\{.*"(name|tool|function|arguments|query|value)"\s*:', re.DOTALL)
 
 
-class _Question(NamedTuple):
+class Question(NamedTuple):
     """A fixed turn of a shopper."""
 
     language: Language
@@ -38,8 +38,8 @@ class _Question(NamedTuple):
     state: ObservationState
 
 
-_QUESTIONS = (
-    _Question(
+QUESTIONS = (
+    Question(
         "en",
         "You shop for a customer. Answer with exactly one tool call and no other text.",
         "<request>\nI am looking for this: a travel mug. What matters to me: ceramic, leak-proof lid, matte finish, "
@@ -47,7 +47,7 @@ _QUESTIONS = (
         "Shop home\n\nYou can search here.",
         {"observation_version": "probe", "page_type": "search_home", "search_available": True, "actions": []},
     ),
-    _Question(
+    Question(
         "zh",
         "你替顾客购物。请只回复一个工具调用，不要输出其他文字。",
         "<request>\n想买一只保温杯。需要满足：陶瓷内胆、磨砂、可机洗。预算最多80元。\n</request>\n\n搜索结果\n\n商品列表：\n"
@@ -93,18 +93,20 @@ class Probe(Record):
 def take(model: Model) -> Probe:
     """Ask a model the fixed questions; a server that fails leaves open what it was not asked.
 
+    These are at most eight short calls, which are counted nowhere.
+
     Raises:
         SetupError: the model does not work as it is set up.
     """
-    answers: list[list[Reply]] = [[] for _ in _QUESTIONS]
+    answers: list[list[Reply]] = [[] for _ in QUESTIONS]
     warm: list[Reply] = []
     with suppress(InfrastructureError):
-        for question, replies in zip(_QUESTIONS, answers, strict=True):
+        for question, replies in zip(QUESTIONS, answers, strict=True):
             for _ in range(2):
-                replies.append(_ask(model.at(0.0), question, 0))
+                replies.append(_ask(model.uncounted(0.0), question, 0))
         if model.endpoint.send_seed and model.endpoint.temperature > 0:
             for seed in SEEDS:
-                warm.append(_ask(model, _QUESTIONS[0], seed))
+                warm.append(_ask(model.uncounted(model.endpoint.temperature), QUESTIONS[0], seed))
                 if _digest(warm[-1]) != _digest(warm[0]):
                     break
     every = [reply for replies in answers for reply in replies]
@@ -205,7 +207,7 @@ def _of(model: Model, probes: Sequence[Probe]) -> Probe | None:
     return next((probe for probe in probes if (probe.model, probe.checkpoint) == wanted), None)
 
 
-def _ask(model: Model, question: _Question, seed: int) -> Reply:
+def _ask(model: Model, question: Question, seed: int) -> Reply:
     """Ask one question."""
     talk = Conversation()
     talk.show(question.system)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Answer, FakeClock, Json, Script, buyer, completion, failure, is_probe, scripted, serve
+from scripted import Answer, FakeClock, Json, Script, buyer, completion, failure, is_probe, is_question, scripted, serve
 
 from shopskill_lib import probes, protocol, workbench
 from shopskill_lib.errors import InputError, SetupError
@@ -19,11 +19,6 @@ from shopskill_lib.store import read_calls
 from shopskill_lib.workbench import Bench
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3}
-
-
-def is_question(body: Json) -> bool:
-    """Whether a request is one of the fixed questions."""
-    return "travel mug" in body["messages"][1]["content"] or "保温杯" in body["messages"][1]["content"]
 
 
 def named(word: str, counted: bool = True) -> Script:
@@ -41,7 +36,7 @@ def named(word: str, counted: bool = True) -> Script:
 
 
 def taken(script: Script, **settings: Any) -> Probe:
-    return probes.take(scripted(script, **({"temperature": 0.7} | settings)))
+    return probes.take(scripted(script, asked=True, **({"temperature": 0.7} | settings)))
 
 
 def test_a_probe_tells_what_a_server_does() -> None:
@@ -130,7 +125,7 @@ def bench(opened: Bench, tmp_path: Path) -> Bench:
 
 
 def with_model(bench: Bench, script: Script, **change: Any) -> Bench:
-    model = scripted(script, temperature=0.7)
+    model = scripted(script, asked=True, temperature=0.7)
     return replace(bench, agent=replace(bench.agent, model=model), **change)
 
 
@@ -186,10 +181,10 @@ def test_one_odd_answer_is_looked_at_twice(bench: Bench) -> None:
 
 
 def test_the_first_answer_stays_and_other_models_are_added(bench: Bench) -> None:
-    model = scripted(named("a"), temperature=0.7)
+    model = scripted(named("a"), asked=True, temperature=0.7)
     probes.check(model, bench.folder)
     probes.check(replace(model, endpoint=replace(model.endpoint, checkpoint="c2")), bench.folder)
-    probes.record(scripted(named("b"), temperature=0.7), bench.folder)
+    probes.record(scripted(named("b"), asked=True, temperature=0.7), bench.folder)
     assert [(one.model, one.checkpoint) for one in probes.read(bench.folder)] == [
         ("scripted", "c1"),
         ("scripted", "c2"),
@@ -216,7 +211,7 @@ def test_a_dead_server_is_the_affair_of_the_run() -> None:
 
 
 def test_all_seeds_are_tried_before_they_are_said_to_be_ignored() -> None:
-    with serve([completion(("search", {"query": "杯"}), usage=USAGE)]) as server:
+    with serve([completion(("search", {"query": "杯"}), usage=USAGE)], asked=True) as server:
         model = connect(Endpoint(url=server.url, model="m", checkpoint="c", temperature=0.7), clock=FakeClock().clock)
         assert probes.take(model).seed_matters is False
         model.close()
