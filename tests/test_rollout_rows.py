@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_chat_messages_are_written_as_rows_and_read_back(name: str, write: Write
 @pytest.mark.parametrize("name", READERS)
 def test_other_imports_are_written_as_rows_as_far_as_they_go(name: str, tmp_path: Path) -> None:
     """Failed attempts are left out, a program that stood in for the model is said, and nothing is made up."""
-    whole, bare = elsewhere.trace(1, language="zh"), elsewhere.trace(2)
+    whole, bare = deepcopy(elsewhere.trace(1, language="zh")), elsewhere.trace(2)
     whole["provenance"]["model"]["simulated"] = True
     found = formats.read(elsewhere.write_lines(tmp_path / "traces.jsonl", [whole, elsewhere.failed(3)]))
     lost = formats.export(found, formats.named(name), tmp_path / "rows.jsonl")
