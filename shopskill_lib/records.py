@@ -332,7 +332,7 @@ class Episode(Record):
         found = (self.reward is not None, self.ending is not None, self.error is None)
         if found != (self.status == "scored", self.finished, self.finished):
             raise ValueError(
-                "an attempt has reward and ending, or an error; an unscored one has an ending alone"
+                "an attempt has either a reward and an ending, or an error; unscored, an ending alone"
             )
         return self
 
