@@ -284,7 +284,7 @@ def _answer(options: argparse.Namespace) -> str:
         if record:
             taken = len(record["looks"]) if name == "03_gate_a" else looks.taken(order.run_dir, "gate_b.json")
             told = f"looks so far: {taken}; last reason: {record['looks'][-1]['reason']}"
-            trust = [record["together"]["trust"]] if name == "03_gate_a" else []
+            trust = [record["together"]["trust"]] if "together" in record else []
             lines += [record["verdict"], *trust, *(f"note: {note}" for note in record["notes"]), told]
     if "05_online" in order.chosen:
         lines += [_record(path)["verdict"] for path in sorted(place.glob("online/round_*/round.json"))]
