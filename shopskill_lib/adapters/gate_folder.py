@@ -4,7 +4,7 @@ Reference 3.9 and 3.13. The bare run stands in a folder `bare` of the gate's, or
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,8 +90,9 @@ def _unproven(path: Path, stated: Columns | None, masks: Assigned | None) -> Col
             todo="give the folder of a gate, or a file of pairs",
         )
     for key, row in _rows(stated).items():
-        if masks is not None and masks.masks.get(key) != row["mask"]:
-            raise _disagreement(f"its mask is {row['mask']}, the assigned one {masks.masks.get(key)}", key, path)
+        if masks is not None and (key not in masks.shown or row["shown"] != _listed(masks.shown[key])):
+            given = _listed(masks.shown[key]) if key in masks.shown else "nowhere"
+            raise _disagreement(f"it shows {row['shown']}, assigned is {given}", key, path)
     return replace(stated, notes=(*stated.notes, UNPROVEN))
 
 
@@ -228,18 +229,27 @@ def _refuse_other_pairs(stated: Columns, made: Columns, path: Path) -> None:
     """Refuse a contributions file that states another mask or reward than assignments and traces have."""
     traced = _rows(made)
     for key, row in _rows(stated).items():
-        other = traced.get(key, {"mask": "", "reward": "", "bare_reward": ""})
-        for name in ("mask", "reward", "bare_reward"):
-            told, found = row.get(name, ""), other[name]
-            same = told == found or (name != "mask" and told and found and abs(float(told) - float(found)) <= 1e-9)
-            if not same:
-                raise _disagreement(f"its {name} is {told or 'empty'}, that of the traces {found or 'none'}", key, path)
+        other = traced.get(key, {})
+        for name in ("shown", "reward", "bare_reward"):
+            told, found = row.get(name, ""), other.get(name, "")
+            scores = name != "shown" and told and found
+            if told != found and not (scores and abs(float(told) - float(found)) <= 1e-9):
+                raise _disagreement(f"{name} is {told or 'empty'}, in the traces {found or 'empty'}", key, path)
 
 
 def _rows(gate: Columns) -> dict[tuple[str, int], dict[str, str]]:
-    """Return a gate's rows by task and sample."""
-    rows = [{name: column[row] for name, column in gate.cells.items()} for row in range(gate.rows)]
-    return {(row["task_id"], int(row.get("sample") or 0)): row for row in rows}
+    """Return a gate's rows by task and sample, with the ids that each shows whatever the order of the columns."""
+    ids = [item.intervention_id for item in gate.interventions]
+    found = {}
+    for number in range(gate.rows):
+        row = {name: column[number] for name, column in gate.cells.items()}
+        shown = _listed(name for name, bit in zip(ids, row["mask"], strict=False) if bit == "1")
+        found[row["task_id"], int(row.get("sample") or 0)] = row | {"shown": shown}
+    return found
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return ", ".join(sorted(ids)) or "nothing"
 
 
 def _disagreement(found: str, key: tuple[str, int], path: Path) -> DesignError:
