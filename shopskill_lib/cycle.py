@@ -22,6 +22,7 @@ from shopskill_lib import (
     ledger,
     looks,
     protocol,
+    replicates,
     rollouts,
     triage,
     workbench,
@@ -188,6 +189,7 @@ class Found:
     Attributes:
         analysed: retries that were.
         cards: eligible ones.
+        note: that the groups' rollouts are not independent; "" where they may be.
         gate: None without anything to gate, as `pool`.
         rows: the gate's, for the lineage.
         skill: that the round ends with; None without a gate: it stays empty.
@@ -198,6 +200,7 @@ class Found:
     cards: list[Card]
     draft: Draft | None
     ungated: list[Ungated]
+    note: str
     pool: Pool | None = None
     gate: Gate | None = None
     rows: Sequence[Measured] = ()
@@ -224,7 +227,7 @@ class Builder:
         if (at.folder / GIVEN).exists():
             refuse_other(at.folder / GIVEN, given)
         write_json(at.folder / GIVEN, given)
-        groups, retries = self._triage(at)
+        groups, retries, note = self._triage(at)
         pairs = self._pairs(at, groups, retries)
         arm = f"retry:{self.start.number}"
         analyses = distil.analyse(at, pairs, self.start.skill, folder=at.folder, stage="online", arm=arm)
@@ -232,7 +235,7 @@ class Builder:
         draft = self._compile(at, cards, pairs)
         pool, ungated = self._pool(at, draft)
         after = replace(self._at(self._trained(groups)), pool=pool)
-        found = Found(groups, len(analyses), cards, draft, ungated)
+        found = Found(groups, len(analyses), cards, draft, ungated, note)
         self._write(after, found if pool is None else self._gated(after, pool, found))
         return at.folder
 
@@ -246,8 +249,8 @@ class Builder:
         seed = bench.settings.mask_seed + 1 + self.start.number
         return replace(bench, settings=bench.settings.model_copy(update={"mask_seed": seed, "reuse_from": ""}))
 
-    def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet]]:
-        """Roll out the groups and the retries of those that were all wrong (M26, M27)."""
+    def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet], str]:
+        """Roll out the groups and the retries of those that were all wrong (M26, M27); with a note on their seeds."""
         settings, skill, size = at.settings, self.start.skill, at.settings.group_size
         state, train = self.start.curriculum(settings), at.tasks("train")
         tasks = {task.task_id: task for task in train}
@@ -260,7 +263,7 @@ class Builder:
         retries = protocol.roll_out(at, triage.plan_retries(classified, tasks, skill), STAGE)
         settled = tuple(triage.settle(found, retries.get(found.group.retry_arm), skill) for found in classified)
         write_json(at.folder / "triage.json", [found.model_dump(mode="json") for found in settled])
-        return settled, retries
+        return settled, retries, replicates.compare(episode for arm in sets.values() for episode in arm.scored).note
 
     def _pairs(
         self, at: Bench, groups: Sequence[Triage], retries: Mapping[str, RolloutSet]
@@ -420,7 +423,7 @@ class Builder:
             looks=following.looks,
             gap=found.gap,
             verdict=self._verdict(found),
-            notes=() if found.gate is None else found.gate.notes,
+            notes=(*filter(None, [found.note]), *(() if found.gate is None else found.gate.notes)),
         )
 
     def _verdict(self, found: Found) -> str:

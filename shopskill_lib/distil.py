@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 from pydantic import AwareDatetime
 
-from shopskill_lib import analysts, protocol, rollouts
+from shopskill_lib import analysts, probes, protocol, rollouts
 from shopskill_lib.analysts import Analyst
 from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
 from shopskill_lib.errors import InputError, ParameterError, ShopskillError
@@ -381,6 +381,8 @@ class _Desk:
                 owed = [(job, failed.get(job.identity, 0)) for job in jobs if job.identity not in done]
                 owed = [(job, attempts) for job, attempts in owed if attempts < MAX_ATTEMPTS]
                 kept = sum(job.identity in done for job in jobs)
+                if owed:
+                    probes.record(analyst.model, self.folder)
                 work(self._trade(analyst), owed, self.settings.author_concurrency, MAX_ATTEMPTS, kept)
         finally:
             analyst.model.close()

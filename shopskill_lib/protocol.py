@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from shopskill_lib import masks, rollouts, workbench
+from shopskill_lib import masks, probes, replicates, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
 from shopskill_lib.firewall import Finding, Screen, instance_of
@@ -133,8 +133,9 @@ def gate_a(bench: Bench) -> Path:
     _freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
     sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
+    note = replicates.compare([*sets["masked"].scored, *sets["bare"].scored]).note
     rows = [
-        [*_who(bench, task_id, sample, "val"), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
+        [*_who(bench, task_id, sample, "val", note), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
         for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
     ]
     return _write_pairs(bench.folder / "observations.csv", assignments.factors, "", rows)
@@ -377,8 +378,17 @@ def _masked(bench: Bench, mask: Sequence[int]) -> Treatment:
 
 
 def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict[str, RolloutSet]:
-    """Run what a plan still owes in the run folder, and return its episodes by arm."""
+    """Run what a plan still owes in the run folder, and return its episodes by arm.
+
+    Raises:
+        SetupError: the model does not work as it is set up, or is another one than the folder's episodes are of (see
+            `probes.check`).
+    """
     settings = bench.settings
+    reuse_from = Path(settings.reuse_from) if settings.reuse_from else None
+    known = rollouts.load(plan, bench.agent, bench.folder, rollout_seed=settings.rollout_seed)
+    if any(arm.unscored for arm in known.values()):
+        probes.check(bench.agent.model, bench.folder, reuse_from)
     return rollouts.run(
         plan,
         bench.agent,
@@ -386,7 +396,7 @@ def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict
         rollout_seed=settings.rollout_seed,
         stage=stage,
         threads=settings.policy_concurrency,
-        reuse_from=Path(settings.reuse_from) if settings.reuse_from else None,
+        reuse_from=reuse_from,
     )
 
 
@@ -440,9 +450,10 @@ def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
             )
 
 
-def _who(bench: Bench, task_id: str, sample: int, split: Split) -> list[object]:
-    """Return the descriptive cells of a row."""
-    return [task_id, sample, split, bench.agent.model.identity.checkpoint, _origin(bench)]
+def _who(bench: Bench, task_id: str, sample: int, split: Split, note: str = "") -> list[object]:
+    """Return the descriptive cells of a row; its origin ends in what every claim on it must carry."""
+    origin = f"{_origin(bench)}; {note}" if note else _origin(bench)
+    return [task_id, sample, split, bench.agent.model.identity.checkpoint, origin]
 
 
 def _origin(bench: Bench) -> str:

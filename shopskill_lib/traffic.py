@@ -50,6 +50,7 @@ class Traffic:
         self._changed = threading.Condition()
         self._busy = self._settling = self._row = self._deaths = 0
         self._since: float | None = None
+        self._probed: float | None = None
         self._probing = False
         self._cause, self._pause, self._earliest = "", FIRST_PAUSE, 0.0
 
@@ -122,7 +123,7 @@ class Traffic:
                 self._busy += 1
                 if not self.down:
                     return False
-                self._probing = True
+                self._probing, self._probed = True, self._since
             if self._still_down() and self._probe is None:
                 return True
             self._leave(probing=True)
@@ -160,7 +161,7 @@ class Traffic:
             self._settling = max(0, self._settling - 1)
             self._probing = self._probing and not probing
             given_up = False
-            if probing and self._since is not None:
+            if probing and self._since is not None and self._since == self._probed:  # else another outage has begun
                 if self._pause == FIRST_PAUSE:
                     _say(f"{self._server} does not answer ({self._cause}): waiting, {self._patience:.0f} s at most")
                 self._pause = min(LONGEST_PAUSE, 2 * self._pause)

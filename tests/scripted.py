@@ -31,6 +31,10 @@ class Answer(NamedTuple):
     """Seconds between single bytes of the body; None sends it at once."""
 
 
+HANG_UP = Answer(b"", status=0)
+"""No answer at all: the connection is closed."""
+
+
 Script = Callable[[Json], Answer]
 
 
@@ -192,8 +196,10 @@ def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any
         answer = PONG if is_probe(body) else script(body)
         return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
 
-    endpoint = Endpoint(url="simulated", model="scripted", checkpoint="c1", **settings)
-    return connect(endpoint, transport=httpx2.MockTransport(handle), clock=clock or FakeClock().clock)
+    named = {"model": "scripted", "checkpoint": "c1"} | settings
+    return connect(
+        Endpoint(url="simulated", **named), transport=httpx2.MockTransport(handle), clock=clock or FakeClock().clock
+    )
 
 
 class Server(NamedTuple):
@@ -219,6 +225,9 @@ def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
                 requests.append({**body, "path": self.path, "authorization": self.headers["authorization"]})
                 number = len(requests)
             answer = script(body) if callable(script) else script[min(number, len(script)) - 1]
+            if answer is HANG_UP:
+                self.close_connection = True
+                return
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                 self.send_header(name, value)

@@ -74,6 +74,8 @@ ORDER = [
     "models",
     "dialogue",
     "agent",
+    "probes",
+    "replicates",
     "store",
     "rolloutset",
     "workers",

@@ -1,6 +1,9 @@
 import json
+import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Literal
@@ -180,6 +183,25 @@ def test_a_wall_clock_that_jumps_back_changes_nothing() -> None:
         reply = model.reply(MESSAGES, TOOLS, 1)
         model.close()
     assert isinstance(reply.outcome, ToolCall) and reply.seconds == pytest.approx(sum(fake.waits)) and reply.seconds > 0
+
+
+def test_too_many_open_files_are_waited_for(loopback: Opener) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = loopback(GOOD)
+    time = FakeClock()
+
+    def sleep(seconds: float) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        time.waits.append(seconds)
+
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        reply = replace(there.model, clock=replace(time.clock, sleep=sleep)).reply(MESSAGES, TOOLS, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert reply.tries == 2 and len(time.waits) == 1 and there.model.traffic.at_once < 4
 
 
 def test_a_server_that_comes_back_is_asked_the_same_again() -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -521,6 +522,38 @@ def test_a_set_up_that_goes_wrong_stops_the_run_and_costs_no_attempts(en: Embedd
     assert [json.loads(line)["status"] for line in kept] == ["scored"] * 3
     up = Bench(en)
     assert len(up.run(up.plan(20), tmp_path).scored) == 20
+
+
+def test_tasks_that_always_fail_are_missing_and_stop_nothing(en: EmbeddedShop, tmp_path: Path) -> None:
+    """Twelve of forty, more than make a set-up suspicious; also when nothing else is left to run."""
+    names = set(list(en.catalogue.tasks)[2:38:3])
+    bench = Bench(en, failing(en, names))
+    once = bench.run(bench.plan(40), tmp_path, threads=4, max_attempts=1)
+    assert (len(once.scored), {task for task, _ in once.missing}) == (28, names)
+    again = Bench(en, failing(en, names))
+    rest = again.run(again.plan(40), tmp_path, threads=4)
+    assert (len(rest.scored), {task for task, _ in rest.missing}) == (28, names)
+    assert {rest.episodes[key].attempt for key in rest.missing} == {3}
+
+
+def test_an_episode_that_takes_too_long_has_failed_and_is_owed(en: EmbeddedShop, tmp_path: Path) -> None:
+    time = FakeClock()
+    slow = en.catalogue.tasks["2"].visible_instruction
+
+    def script(body: Json) -> Answer:
+        if request_of(body) == slow:
+            time.waits.append(50.0)
+        return buyer(body)
+
+    bench = Bench(en, script, clock=time.clock)
+    bench.agent = replace(bench.agent, timeout=100.0)
+    rollouts = bench.run(bench.plan(4), tmp_path, threads=1, max_attempts=1)
+    failed = rollouts.episodes[("2", 0)]
+    assert len(rollouts.scored) == 3 and failed.error is not None and len(failed.steps) == 2
+    assert failed.error.kind == "InfrastructureError" and "the deadline has passed" in failed.error.message
+    assert load(bench.plan(4), bench.agent, tmp_path, rollout_seed=0)["bare"].owed == (("2", 0),)
+    bench.agent = replace(bench.agent, timeout=1000.0)
+    assert len(bench.run(bench.plan(4), tmp_path).scored) == 4
 
 
 def test_a_few_tasks_that_always_fail_are_data(en: EmbeddedShop, tmp_path: Path) -> None:
