@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
-from shopskill_lib.records import Privileged, Record
+from shopskill_lib.records import Failure, Privileged, Record
 
 Stage = Literal["query", "constraints", "persona", "comparison", "variant", "termination"]
 """Modules of the shopping workflow (M15), in order: query formulation, explicit constraints, persona-grounded
@@ -172,4 +172,15 @@ class Audit(Privileged):
     compacted: bool
     """Whether pages were shortened to fit the analyst's context (M5)."""
     started_at: AwareDatetime
+    ended_at: AwareDatetime
+
+
+class FailedAnalysis(Record):
+    """An attempt that brought no analysis: a line of `analysis_errors.jsonl`, never a card."""
+
+    identity: str
+    trajectory_id: str
+    attempt: int
+    """From 1."""
+    error: Failure
     ended_at: AwareDatetime

@@ -27,8 +27,12 @@ def forecast(bench: Bench) -> Forecast:
 
 
 def collect(bench: Bench) -> Analyses:
-    """Roll out and analyse the training tasks (see `distil.collect`)."""
-    return distil.collect(bench, starting_skill(bench))
+    """Roll out and analyse the training tasks (see `distil.collect`); without rewards, say what stands in for them."""
+    found, why = distil.collect(bench, starting_skill(bench)), bench.agent.shop.unscored
+    if why:
+        left_out = bench.settings.n_train - len(found) - len(found.missing)
+        found.note = f"{distil.UNRECORDED} ({why}); {left_out} episodes without a purchase left out"
+    return found
 
 
 def starting_skill(bench: Bench) -> Skill:

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
-from pydantic import AwareDatetime
 
 from shopskill_lib import analysts, probes, protocol, rollouts
 from shopskill_lib.analysts import Analyst
-from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailureLesson
+from shopskill_lib.cards import Analysis, Audit, Card, Channel, FailedAnalysis, FailureLesson
 from shopskill_lib.errors import InputError, ParameterError, ShopskillError
 from shopskill_lib.files import parse_json, read_text, write_json
 from shopskill_lib.firewall import Instance, Screen, instance_of
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost
-from shopskill_lib.records import Ending, Failure, ModelCall, Product, Record, Task
+from shopskill_lib.records import Ending, Failure, ModelCall, Product, Task
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
@@ -49,17 +48,6 @@ RECORDED = (
 """Settings that recordings are analysed by."""
 
 
-class FailedAnalysis(Record):
-    """An attempt that brought no analysis: a line of `analysis_errors.jsonl`, never a card."""
-
-    identity: str
-    trajectory_id: str
-    attempt: int
-    """From 1."""
-    error: Failure
-    ended_at: AwareDatetime
-
-
 class Analyses(tuple[Analysis, ...]):
     """Analyses by trajectory id, and what could not be analysed."""
 
@@ -67,15 +55,13 @@ class Analyses(tuple[Analysis, ...]):
     """Trajectories whose attempts are used up, and tasks without a trajectory."""
     simulated: bool
     """Whether policy or analyst is a program that stands in for a model."""
-    note: str
-    """What must be said of the outcomes beside any count; "" for nothing."""
+    note = ""
+    """What must be said of the outcomes beside any count."""
 
-    def __new__(
-        cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool, note: str = ""
-    ) -> "Analyses":
+    def __new__(cls, analyses: Iterable[Analysis], missing: Iterable[str], simulated: bool) -> "Analyses":
         """Sort the analyses by trajectory id."""
         made = super().__new__(cls, sorted(analyses, key=lambda analysis: analysis.trajectory_id))
-        made.missing, made.simulated, made.note = tuple(sorted(missing)), simulated, note
+        made.missing, made.simulated = tuple(sorted(missing)), simulated
         return made
 
     def to_frame(self) -> pd.DataFrame:
@@ -201,14 +187,7 @@ def collect(bench: Bench, skill: Skill) -> Analyses:
     pairs, rolled = train_pairs(bench, skill)
     found = analyse(bench, pairs, skill, folder=bench.folder, stage="cold_start", arm="train")
     missing = [*found.missing, *(f"task {task_id} (no episode)" for task_id, _ in rolled.unscored)]
-    return Analyses(found, missing, found.simulated, _demonstrated(bench.agent.shop, len(rolled.finished) - len(pairs)))
-
-
-def _demonstrated(shop: Shop, left_out: int) -> str:
-    """Say what is made of episodes in a shop whose rewards are of no use; "" elsewhere."""
-    if not shop.unscored:
-        return ""
-    return f"{UNRECORDED} ({shop.unscored}); {left_out} episodes without a purchase left out"
+    return Analyses(found, missing, found.simulated)
 
 
 def analyse(

@@ -69,7 +69,7 @@ def mute(connection: socket.socket, said: bytes) -> None:
 
 
 UNANSWERED: dict[str, tuple[Callable[[socket.socket], object], bool]] = {
-    "closed at once": (lambda connection: None, False),
+    "closed at once": (lambda connection: connection.shutdown(socket.SHUT_RDWR), False),
     "closed in the headers": (lambda connection: connection.sendall(OK[:20]), False),
     "closed in the body": (lambda connection: connection.sendall(OK + BODY[:5]), False),
     "silence": (lambda connection: mute(connection, b""), True),

@@ -178,8 +178,17 @@ def test_a_sum_of_tokens_never_hides_a_gap() -> None:
         {"status": "scored"},
         {"status": "scored", "reward": 1.0, "ending": "purchase"},
         {"status": "scored", "error": None, "ending": "purchase"},
+        {"status": "unscored"},
+        {"status": "unscored", "error": None},
+        {"status": "unscored", "error": None, "ending": "purchase", "reward": 0.0},
     ],
 )
 def test_I20_an_error_has_no_reward_and_a_score_has_one(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="either a reward and an ending, or an error"):
         Episode.model_validate(FAILED.model_dump() | change)
+
+
+def test_an_unscored_episode_has_an_ending_alone() -> None:
+    change = {"status": "unscored", "error": None, "ending": "purchase"}
+    episode = Episode.model_validate(FAILED.model_dump() | change)
+    assert (episode.finished, episode.reward, FAILED.finished) == (True, None, False)

@@ -187,21 +187,22 @@ def _silent(door: Door, found: str) -> _SilentError:
 def _of_health(document: Json) -> Server:
     """Read the health document of v8 (reference 1.3.1), or of our own shop behind its contract."""
     primary, announced = document.get("primary_reward"), document.get("fingerprint")
+    slots, free = _number(document, "environment_slots"), _number(document, "free_slots")
     names = {"environment.version": "environment_version", "observation.version": "observation_version"}
     return Server(
         generation="v8",
         versions={name: str(document.get(field)) for name, field in names.items()},
-        slots=_count(document, "environment_slots"),
-        free=_count(document, "free_slots"),
+        slots=None if slots is None else int(slots),
+        free=None if free is None else int(free),
         unscored="" if primary == "r_strict" else f"its primary reward is {primary!r}, and M4 knows r_strict alone",
         announced=announced if isinstance(announced, dict) else None,
-        lease_seconds=_count(document, "lease_seconds"),
+        lease_seconds=_number(document, "lease_seconds"),
     )
 
 
-def _count(document: Json, name: str) -> int | None:
+def _number(document: Json, name: str) -> float | None:
     value = document.get(name)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _by_reset(door: Door) -> Server:

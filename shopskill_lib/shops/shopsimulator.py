@@ -284,7 +284,8 @@ class ShopSimulator:
             self._lent[lease.number] = lease
             if self.server.lease_seconds is not None and not self._beating:
                 self._beating = True
-                threading.Thread(target=self._beat, args=(self.server.lease_seconds / 3,), daemon=True).start()
+                pause = self.server.lease_seconds / 3
+                threading.Thread(target=self._beat, args=(pause,), name="shop-leases", daemon=True).start()
 
     def _beat(self, pause: float) -> None:
         """Name all leases every so many seconds, as a model may think for longer than a lease lasts."""
