@@ -18,7 +18,10 @@ GateWriter = Callable[..., Path]
 Writer = Callable[..., Path]
 
 
-SLOW = ("test_run", "test_online", "test_invariants", "test_distil", "test_truth", "test_compiler", "test_author")
+SLOW = (
+    "test_run", "test_two_processes", "test_online", "test_invariants", "test_distil", "test_truth", "test_compiler",
+    "test_author",
+)  # fmt: skip
 """Files that take longest: they come first, so that two workers end together."""
 
 

@@ -252,6 +252,13 @@ def test_wrong_parameter_is_refused_before_anything_is_made(override: str, messa
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "params").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_parameter_file_is_accepted(path: Path, tmp_path: Path) -> None:
+    order = parameters.read_order(path, [], [], tmp_path / "never")
+    assert set(order.chosen) == set(parameters.notebooks())
+    assert (order.settings.policy_url == "simulated") == (order.settings.trainer == "simulated")
+
+
 def test_wrong_parameter_by_command(tmp_path: Path) -> None:
     refused = shopskill("run", "params/smoke.yaml", "--out", str(tmp_path / "never"), "-p", "seeed=9")
     assert refused.returncode == 2

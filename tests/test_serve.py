@@ -27,11 +27,11 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.errors import ParameterError, SetupError
 from shopskill_lib.records import Task
 from shopskill_lib.shops.catalog import Catalogue, load_catalogue
-from shopskill_lib.shops.contract import Permissions, Service, action_of
+from shopskill_lib.shops.contract import Permissions, Reply, Service, action_of
 from shopskill_lib.shops.embedded import EmbeddedShop
 from shopskill_lib.shops.protocol import StepResult
 from shopskill_lib.shops.serve import Server
-from shopskill_lib.shops.slots import Slots
+from shopskill_lib.shops.slots import Lease, Slots
 
 ROOT = Path(__file__).parents[1]
 
@@ -353,10 +353,8 @@ def test_who_hangs_up_while_waiting_gets_no_slot(shop: EmbeddedShop) -> None:
     watched = Watched()
     with serving(shop, slots=1, clock=watched.clock) as client, ThreadPoolExecutor(1) as pool:
         _, lease = client.reset(1)
-        body = json.dumps({"action": "reset", "idx": 2})
         with socket.create_connection(address(client)) as leaving:
-            head = f"POST /api/shop_agent HTTP/1.1\r\nHost: shop\r\nContent-Length: {len(body)}\r\n\r\n"
-            leaving.sendall((head + body).encode())
+            leaving.sendall(request({"action": "reset", "idx": 2}))
             assert watched.waiting.acquire(timeout=10)
         third = Client(client.url)
         waiting = pool.submit(third.reset, 3)
@@ -369,26 +367,68 @@ def test_who_hangs_up_while_waiting_gets_no_slot(shop: EmbeddedShop) -> None:
         third.close()
 
 
+def test_who_hangs_up_before_the_answer_gets_no_slot(shop: EmbeddedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lent, left, freed = threading.Event(), threading.Event(), threading.Event()
+    answer, release = Service.answer, Slots.release
+
+    def slowly(*given: Any) -> Reply:
+        reply = answer(*given)
+        if reply.lease is not None:
+            lent.set()
+            assert left.wait(10)
+        return reply
+
+    def seen(slots: Slots, lease: Lease) -> bool:
+        held = release(slots, lease)
+        freed.set()
+        return held
+
+    monkeypatch.setattr(Service, "answer", slowly)
+    monkeypatch.setattr(Slots, "release", seen)
+    with serving(shop, slots=1) as client:
+        with socket.create_connection(address(client)) as leaving:
+            leaving.sendall(request({"action": "reset", "idx": 2}))
+            assert lent.wait(10)
+            assert client.health()["free_slots"] == 0
+        left.set()
+        assert freed.wait(10)
+        assert client.health()["free_slots"] == 1
+
+
+def here() -> bool:
+    """Nobody has hung up."""
+    return False
+
+
 def test_slots_go_in_the_order_of_arrival(shop: EmbeddedShop) -> None:
-    watched = Watched()
-    with serving(shop, slots=1, clock=watched.clock) as client, ThreadPoolExecutor(3) as pool:
-        _, lease = client.reset(1)
-        served: list[int] = []
+    """While the first in line sleeps, a slot comes free: the second does not get it."""
+    asleep, wake = threading.Event(), threading.Event()
 
-        def shop_once(number: int) -> None:
-            with closing(Client(client.url)) as own:
-                told, mine = own.reset(number)
-                served.append(told["idx"])
-                own.ask("release_one", **mine)
+    def sleep(_: float) -> None:
+        asleep.set()
+        assert wake.wait(10)
 
-        waiting = []
-        for number in (4, 2, 3):
-            waiting.append(pool.submit(shop_once, number))
-            assert watched.waiting.acquire(timeout=10)
-        client.ask("release_one", **lease)
-        for one in waiting:
-            one.result(timeout=10)
-        assert served == [4, 2, 3]
+    slots, task = Slots(1, 600, replace(SYSTEM_CLOCK, sleep=sleep)), shop.catalogue.tasks["1"]
+    session = shop.reset(task)
+    held = slots.acquire(task, session, 0, here)
+    assert held is not None
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(slots.acquire, task, session, 20, here)
+        assert asleep.wait(10)
+        assert slots.release(held) and not slots.release(held)
+        assert slots.acquire(task, session, 0, here) is None
+        wake.set()
+        got = first.result(timeout=10)
+    assert got is not None and slots.free == 0
+
+
+def test_who_is_gone_leaves_the_queue(shop: EmbeddedShop) -> None:
+    time, task = FakeClock(), shop.catalogue.tasks["1"]
+    slots, session = Slots(1, 600, time.clock), shop.reset(task)
+    assert slots.acquire(task, session, 20, lambda: True) is None and slots.free == 1
+    assert slots.acquire(task, session, 20, here) is not None
+    assert slots.acquire(task, session, 20, lambda: len(time.waits) == 3) is None
+    assert len(time.waits) == 3, "it does not wait on"
 
 
 def test_clients_at_once_shop_undisturbed(shop: EmbeddedShop) -> None:
@@ -450,6 +490,12 @@ def test_what_cannot_be_served_is_refused(shop: EmbeddedShop, open_shop: Client)
             Server(Service(shop, Slots(1, 60, SYSTEM_CLOCK)), port)
 
 
+def request(fields: Json) -> bytes:
+    """The bytes of a request."""
+    body = json.dumps(fields)
+    return f"POST /api/shop_agent HTTP/1.1\r\nHost: shop\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
 def address(client: Client) -> tuple[str, int]:
     url = httpx2.URL(client.url)
     assert url.port is not None
@@ -470,6 +516,7 @@ def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
         try:
             assert running.stdout is not None and running.stderr is not None
             line = running.stdout.readline()
+            watch.cancel()
             found = re.fullmatch(r"shopskill-environment-v1 at (http://127\.0\.0\.1:\d+/api/shop_agent), .*\n", line)
             assert found, line + running.stderr.read()
             with closing(Client(found[1])) as client:
