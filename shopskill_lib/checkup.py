@@ -130,6 +130,11 @@ class Case:
         return {split: workbench.tasks_of(self.settings, self.catalogue, split) for split in used}
 
     @property
+    def reuse_from(self) -> Path | None:
+        """The run folder whose episodes are reused."""
+        return Path(self.settings.reuse_from) if self.settings.reuse_from else None
+
+    @property
     def at_once(self) -> int:
         """Episodes at once, as far as the shop has slots."""
         slots = self.shop.server.slots if isinstance(self.shop, ShopSimulator) else None
@@ -319,6 +324,11 @@ def policy_context(case: Case) -> Finding:
     return interviews.policy_room(case.policy, Longest(case.prompts, task, page), case.settings, case.pool)
 
 
+def policy_weights(case: Case) -> Finding:
+    """Tell whether the policy answers as it did when the run folder was begun, or that of `reuse_from`."""
+    return interviews.weights(case.policy, case.order.run_dir, case.reuse_from)
+
+
 def headroom(case: Case) -> Finding:
     """Run the sample's bare episodes, which the run finds again, and tell whether there is room to help and to harm."""
     settings, bench = case.settings, case.bench
@@ -331,7 +341,7 @@ def headroom(case: Case) -> Finding:
         stage="doctor",
         threads=case.at_once,
         max_attempts=1,
-        reuse_from=Path(settings.reuse_from) if settings.reuse_from else None,
+        reuse_from=case.reuse_from,
     )["bare"]
     case.sampled = arm.scored
     if not arm.scored:
@@ -408,13 +418,14 @@ CHECKS = (
     Check("policy tool call", ("policy server",), lambda case: interviews.tool_call(case.policy)),
     Check("policy usage", ("policy tool call",), lambda case: interviews.usage(case.policy)),
     Check("policy seed", ("policy tool call",), lambda case: interviews.seeds(case.policy)),
+    Check("policy weights", ("disk", "policy tool call"), policy_weights),
     Check("policy context", ("policy tool call", "splits"), policy_context),
     Check("author server", ("parameters",), lambda case: interviews.server(case.author)),
     Check("author tool call", ("author server",), lambda case: interviews.tool_call(case.author)),
     Check("author usage", ("author tool call",), lambda case: interviews.usage(case.author)),
     Check("author seed", ("author tool call",), lambda case: interviews.seeds(case.author)),
     Check("author context", ("author server",), lambda case: interviews.author_room(case.author, case.settings)),
-    Check("headroom", ("shop episode", "policy tool call"), headroom),
+    Check("headroom", ("shop episode", "policy weights"), headroom),
     Check("forecast", ("headroom",), forecast),
 )
 """In the order they are made."""

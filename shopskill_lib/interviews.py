@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shopskill_lib import authoring, protocol, workbench
+from shopskill_lib import authoring, probes, protocol, workbench
 from shopskill_lib.agent import Prompts, tools_of
 from shopskill_lib.compilation import Compilation
 from shopskill_lib.dialogue import Answer, Conversation, Tool, call, record_tool
@@ -253,7 +253,7 @@ def seeds(interview: Interview) -> Finding:
     endpoint = interview.model.endpoint
     if not endpoint.send_seed:
         return Finding("not checked", f"because {interview.who}_send_seed is false: the server draws as it likes")
-    first, again, *others = [_said(reply) for reply in interview.replies]
+    first, again, *others = map(probes.digest, interview.replies)
     if first != again:
         return Finding(
             "warning",
@@ -272,10 +272,25 @@ def seeds(interview: Interview) -> Finding:
     return Finding("ok", "the same seed gave the same reply twice, another seed another one")
 
 
-def _said(reply: Reply) -> tuple[object, ...]:
-    """Return what tells two replies apart."""
-    calls = tuple((made.name, made.raw) for made in reply.calls)
-    return reply.text, calls, type(reply.outcome).__name__, reply.usage and reply.usage.completion_tokens
+def weights(interview: Interview, folder: Path, reuse_from: Path | None) -> Finding:
+    """Tell whether the fixed questions are answered as they were when a run folder was begun (see `probes.check`).
+
+    Raises:
+        SetupError: they are answered otherwise under the same name of the checkpoint.
+    """
+    probe = probes.check(interview.model, folder, reuse_from)
+    if probe.repeatable is None:
+        return Finding("not checked", "because the fixed questions were not answered")
+    if not probe.repeatable:
+        return Finding(
+            "warning",
+            "equal questions at temperature 0 are answered in different ways",
+            "other weights under the name of this checkpoint would not be noticed: mind policy_checkpoint yourself",
+        )
+    told = (
+        f"fixed questions at temperature 0 are answered alike each time; kept in {probes.FILE} for {probe.checkpoint}"
+    )
+    return Finding("ok", told)
 
 
 @dataclass(frozen=True, slots=True)

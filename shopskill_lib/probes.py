@@ -95,7 +95,7 @@ class Probe(Record):
 def take(model: Model) -> Probe:
     """Ask a model the fixed questions; a server that fails leaves open what it was not asked.
 
-    These are at most eight short calls, which are counted nowhere.
+    These are at most eight short calls.
 
     Raises:
         SetupError: the model does not work as it is set up.
@@ -105,18 +105,18 @@ def take(model: Model) -> Probe:
     with suppress(InfrastructureError):
         for question, replies in zip(QUESTIONS, answers, strict=True):
             for _ in range(2):
-                replies.append(_ask(model.uncounted(0.0), question, 0))
+                replies.append(_ask(model.at(0.0), question, 0))
         if model.endpoint.send_seed and model.endpoint.temperature > 0:
             for seed in SEEDS:
-                warm.append(_ask(model.uncounted(model.endpoint.temperature), QUESTIONS[0], seed))
-                if _digest(warm[-1]) != _digest(warm[0]):
+                warm.append(_ask(model, QUESTIONS[0], seed))
+                if digest(warm[-1]) != digest(warm[0]):
                     break
     every = [reply for replies in answers for reply in replies]
     return Probe(
         model=model.endpoint.model,
         checkpoint=model.endpoint.checkpoint,
         listed=model.listed(),
-        replies=tuple(tuple(dict.fromkeys(map(_digest, replies))) for replies in answers),
+        replies=tuple(tuple(dict.fromkeys(map(digest, replies))) for replies in answers),
         seed_matters=_varied(warm),
         usage=all(reply.usage is not None for reply in every) if every else None,
         finish_reason=all(reply.finish_reason is not None for reply in every) if every else None,
@@ -226,7 +226,7 @@ def _ask(model: Model, question: Question, seed: int) -> Reply:
     return call(model, talk, tools_of(question.state), seed, question.language).reply
 
 
-def _digest(reply: Reply) -> str:
+def digest(reply: Reply) -> str:
     """Return a hash of what a reply says; ids of calls are drawn anew each time."""
     made = reply.outcome
     said = [made.name, dict(made.arguments)] if isinstance(made, ToolCall) else repr(made)
@@ -235,7 +235,7 @@ def _digest(reply: Reply) -> str:
 
 def _varied(replies: Sequence[Reply]) -> bool | None:
     """Tell whether replies under different seeds differ; None where too few were given to deny it."""
-    different = len(set(map(_digest, replies))) > 1
+    different = len(set(map(digest, replies))) > 1
     return different if different or len(replies) == len(SEEDS) else None
 
 

@@ -274,9 +274,22 @@ def test_a_seed_that_is_ignored_and_a_cache(examine: Examine) -> None:
     with served(drawn) as (url, _):
         found = examine("--sample", "0", policy_url=url, trainer="none")
     assert found["policy seed"].mark == "warning" and "not honoured" in found["policy seed"].found
+    assert found["policy weights"].mark == "warning" and "different ways" in found["policy weights"].found
     with served(cached) as (url, _):
         found = examine("--sample", "0", policy_url=url, trainer="none")
     assert found["policy seed"].mark == "warning" and "one and the same reply" in found["policy seed"].found
+
+
+def test_other_weights_under_the_same_name(examine: Examine) -> None:
+    def trained(request: Json, reply: Reply) -> Reply:
+        return searching("雨衣 raincoat", request, reply) if "search" in str(request["tools"]) else reply
+
+    with served() as (url, _):
+        assert examine("--sample", "0", policy_url=url, trainer="none")["policy weights"].mark == "ok"
+    with served(trained) as (url, _):
+        found = examine("--sample", "2", policy_url=url, trainer="none")
+    assert found["policy weights"].mark == "fails" and "fixed questions otherwise" in found["policy weights"].found
+    assert found["headroom"] == Finding("not checked", "because policy weights failed")
 
 
 def short(most: int) -> Change:
@@ -386,7 +399,7 @@ def test_without_a_sample_nothing_is_bought(run_dir: Path, examine: Examine) -> 
     found = examine("--sample", "0")
     assert found["headroom"] == Finding("not checked", "because --sample is 0: no episode was run")
     assert found["forecast"] == found["headroom"]
-    assert not run_dir.exists()
+    assert [path.name for path in run_dir.iterdir()] == ["probes.json"]
 
 
 def test_what_a_run_does_not_use_is_not_checked(gate_csv: Callable[..., Path], examine: Examine) -> None:
