@@ -1,7 +1,8 @@
 """Mask designs: which chunk version each task is shown (METHOD M17), frozen before the first rollout.
 
 *Independent* masks are the reference. *Complementary* ones come in pairs: the second rollout of a task is shown what
-the first was not, so that the task's difficulty and its bare run weigh less; marginal probabilities are the same.
+the first was not, so that the task's difficulty and its bare run weigh less. *Balanced* ones are such pairs, dealt to
+blocks of tasks so that slots are orthogonal to each other. Marginal probabilities are the same in all three.
 
 Arrays and ids only. A *slot* is one logical chunk with its mutually exclusive versions; a *factor* is one
 version, one column of the regression.
@@ -10,18 +11,21 @@ version, one column of the regression.
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import hadamard
 
 from shopskill_lib.errors import DesignError, OutputError
 
 IntArray = NDArray[np.int64]
-Design = Literal["independent", "complementary"]
+Design = Literal["independent", "complementary", "balanced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,9 @@ class Assignments:
         return table.getvalue()
 
 
-def _draws(design: Design, sample: int) -> Callable[[int, str, str, int, Slot], int]:
-    """Return what draws the states of a sample."""
-    return draw_complement if design == "complementary" and sample % 2 else draw_state
+def _hash(*key: object) -> int:
+    """Return the first 8 bytes, big-endian, of the SHA-256 of a key's parts, joined by colons."""
+    return int.from_bytes(hashlib.sha256(":".join(map(str, key)).encode()).digest()[:8], "big")
 
 
 def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:
@@ -85,9 +89,7 @@ def draw_state(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot
         0 for absent or k for version k: SHA-256 of `mask_seed:split:task_id:sample:slot_id`, its first 8
         bytes big-endian, modulo (versions + 1).
     """
-    text = f"{mask_seed}:{split}:{task_id}:{sample}:{slot.slot_id}"
-    digest = hashlib.sha256(text.encode()).digest()
-    return int.from_bytes(digest[:8], "big") % (len(slot.versions) + 1)
+    return _hash(mask_seed, split, task_id, sample, slot.slot_id) % (len(slot.versions) + 1)
 
 
 def draw_complement(mask_seed: int, split: str, task_id: str, sample: int, slot: Slot) -> int:
@@ -97,9 +99,71 @@ def draw_complement(mask_seed: int, split: str, task_id: str, sample: int, slot:
     by SHA-256 of `mask_seed:split:task_id:sample:slot_id:turn`; every state stays equally likely.
     """
     first = draw_state(mask_seed, split, task_id, sample - 1, slot)
-    digest = hashlib.sha256(f"{mask_seed}:{split}:{task_id}:{sample}:{slot.slot_id}:turn".encode()).digest()
-    turn = 1 + int.from_bytes(digest[:8], "big") % len(slot.versions)
+    turn = 1 + _hash(mask_seed, split, task_id, sample, slot.slot_id, "turn") % len(slot.versions)
     return (first + turn) % (len(slot.versions) + 1)
+
+
+def draw_balanced(mask_seed: int, split: str, task_ids: Sequence[str], slots: Sequence[Slot], pairs: int) -> IntArray:
+    """Draw pairs of masks for all tasks, a Hadamard matrix for each block of tasks.
+
+    A block has as many tasks as the matrix has rows: the smallest power of 2 that gives every slot a column. Within a
+    block a slot moves between two of its states, and the sign in a task's row says which of the two comes first; so
+    any two slots are orthogonal. From block to block, and from pair to pair of a task, a slot with versions goes
+    through all couples of its states. Blocks of tasks, columns and signs of slots are dealt by SHA-256 under
+    `mask_seed`, every state is equally likely, and one task more or less may change the masks of all others.
+
+    Returns:
+        (tasks, 2 * pairs, slots) states.
+    """
+    matrix = hadamard(_block_size(len(slots)))
+    order = sorted(range(len(task_ids)), key=lambda row: _hash(mask_seed, split, task_ids[row]))
+    states = np.empty((len(task_ids), 2 * pairs, len(slots)), dtype=np.int64)
+    for deal, (start, pair) in enumerate(itertools.product(range(0, len(order), len(matrix)), range(pairs))):
+        block = order[start : start + len(matrix)]
+        keys = [_hash(mask_seed, split, "block", deal, slot.slot_id) for slot in slots]
+        columns = np.argsort(np.argsort(keys))
+        signs = matrix[: len(block), columns] * np.array([1 - 2 * (key % 2) for key in keys])
+        one, other = np.array([_couple(mask_seed, split, slot, deal) for slot in slots]).T
+        states[block, 2 * pair] = np.where(signs > 0, one, other)
+        states[block, 2 * pair + 1] = np.where(signs > 0, other, one)
+    return states
+
+
+def _block_size(slots: int) -> int:
+    """Return the smallest power of 2 that is not below the number of slots."""
+    return 1 << (slots - 1).bit_length()
+
+
+def _couple(mask_seed: int, split: str, slot: Slot, deal: int) -> tuple[int, int]:
+    """Return the two states of a slot in a block: the next couple of a round-robin tournament of its states.
+
+    Every tournament gives the states their places anew, by hash.
+    """
+    count = len(slot.versions) + 1
+    tournament, place = divmod(deal, math.comb(count, 2))
+    order = sorted(range(count), key=lambda state: _hash(mask_seed, split, "couple", tournament, slot.slot_id, state))
+    one, other = round_robin(count)[place]
+    return order[one], order[other]
+
+
+def round_robin(count: int) -> list[tuple[int, int]]:
+    """Return all couples out of `count` in the order in which a tournament plays them, by the circle method."""
+    odd = count - 1 + count % 2
+    played = []
+    for turn in range(odd):
+        played += [(turn, odd)] if count > odd else []
+        played += [((turn + step) % odd, (turn - step) % odd) for step in range(1, odd // 2 + 1)]
+    return played
+
+
+def fewest_tasks(versions: Sequence[int], masked_samples: int) -> int:
+    """Return the tasks that balanced masks need: enough blocks that couples link all states of every slot.
+
+    Args:
+        versions: of each slot.
+        masked_samples: an even number.
+    """
+    return _block_size(len(versions)) * math.ceil(max(versions) / (masked_samples // 2))
 
 
 def assign(
@@ -112,28 +176,47 @@ def assign(
 ) -> Assignments:
     """Assign a mask to every task and sample; the order of `task_ids` changes nothing but the row order.
 
+    Independent and complementary masks of a task depend on no other task; balanced ones do (see `draw_balanced`).
+
     Raises:
-        DesignError: complementary masks for an odd number of samples.
+        DesignError: pairs of masks for an odd number of samples, or balanced masks for too few tasks.
     """
-    if design == "complementary" and masked_samples % 2:
-        raise DesignError(
-            f"complementary masks need pairs, and masked_samples is {masked_samples}",
-            where="masked_samples",
-            allowed="an even number",
-            todo="take masked_samples: 2 on half of the tasks, or mask_design: independent",
-        )
+    _refuse_unfit(len(task_ids), [len(slot.versions) for slot in slots], masked_samples, design)
     rows = [(task_id, sample) for task_id in task_ids for sample in range(masked_samples)]
-    states = [
-        [_draws(design, sample)(mask_seed, split, task_id, sample, slot) for slot in slots] for task_id, sample in rows
-    ]
+    if design == "balanced":
+        states = draw_balanced(mask_seed, split, task_ids, slots, masked_samples // 2)
+    else:
+        second = draw_complement if design == "complementary" else draw_state
+        draws = (draw_state, second)
+        states = np.array(
+            [[draws[sample % 2](mask_seed, split, task_id, sample, slot) for slot in slots] for task_id, sample in rows]
+        )
     return Assignments(
         mask_seed=mask_seed,
         split=split,
         task_ids=tuple(task_id for task_id, _ in rows),
         samples=tuple(sample for _, sample in rows),
         slots=tuple(slots),
-        states=np.array(states, dtype=np.int64).reshape(len(rows), len(slots)),
+        states=states.astype(np.int64).reshape(len(rows), len(slots)),
     )
+
+
+def _refuse_unfit(tasks: int, versions: Sequence[int], masked_samples: int, design: Design) -> None:
+    """Refuse pairs of masks for an odd number of samples, and blocks that too few tasks fill."""
+    if design != "independent" and masked_samples % 2:
+        raise DesignError(
+            f"{design} masks need pairs, and masked_samples is {masked_samples}",
+            where="masked_samples",
+            allowed="an even number",
+            todo="take masked_samples: 2 on half of the tasks, or mask_design: independent",
+        )
+    if design == "balanced" and tasks < fewest_tasks(versions, masked_samples):
+        raise DesignError(
+            f"{tasks} tasks for balanced masks of {len(versions)} slots, the largest of {max(versions)} versions",
+            where="mask_design",
+            allowed=f"at least {fewest_tasks(versions, masked_samples)} tasks here",
+            todo="take more tasks, or mask_design: complementary",
+        )
 
 
 def freeze(assignments: Assignments, path: Path) -> str:
@@ -160,10 +243,11 @@ def freeze(assignments: Assignments, path: Path) -> str:
         ) from error
     if frozen != content:
         raise DesignError(
-            "the frozen masks differ from the ones these seeds, tasks and slots give",
+            "the frozen masks differ from the ones this seed, design, tasks, samples and slots give",
             where=str(path),
             allowed="one set of masks for a run folder, frozen before its first rollout (M17)",
-            todo="use a new run folder, or the mask_seed, tasks and draft of the frozen file",
+            todo="use a new run folder, or the mask_seed, mask_design, masked_samples, tasks and draft of the frozen "
+            "file",
         )
     return hashlib.sha256(content).hexdigest()
 

@@ -14,7 +14,12 @@ from shopskill_lib.observations import read_observations
 from shopskill_lib.power import Setting
 from shopskill_lib.sources import Intervention
 
-DESIGNS: tuple[tuple[Design, int], ...] = (("independent", 1), ("independent", 2), ("complementary", 2))
+DESIGNS: tuple[tuple[Design, int], ...] = (
+    ("independent", 1),
+    ("independent", 2),
+    ("complementary", 2),
+    ("balanced", 2),
+)
 """Designs that are compared, with their masked rollouts a task; the first is the reference."""
 
 SIZES = (100, 200, 400, 800, 1600)

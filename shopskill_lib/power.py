@@ -6,6 +6,8 @@ covariance follows from the first two moments of the masks; nothing is fitted he
 """
 
 import bisect
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from shopskill_lib import masks
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.masks import Design
 from shopskill_lib.resampling import Rule
@@ -46,14 +49,14 @@ class Setting:
 
     def __post_init__(self) -> None:
         """Refuse what no gate can be."""
-        paired = self.design == "complementary"
+        paired = self.design != "independent"
         problems = (
             (not self.versions or min(self.versions) < 1, "versions", "at least one slot with at least one version"),
             (self.tasks < 2, "tasks", "2 or more"),
             (not 0 < self.success < 1, "success", "a share between 0 and 1"),
             (not 0 <= self.between < 1, "between", "a share from 0 and below 1"),
             (self.masked_samples < 1 or (paired and self.masked_samples % 2 == 1), "masked_samples", "at least 1, even "
-             "for complementary masks"),
+             "for pairs of masks"),
         )  # fmt: skip
         for wrong, name, allowed in problems:
             if wrong:
@@ -65,6 +68,18 @@ class Setting:
     def rollouts(self) -> int:
         """Masked and bare rollouts together."""
         return self.tasks * (self.masked_samples + 1)
+
+    @property
+    def draws(self) -> int:
+        """Draws of masks a task; a pair is one."""
+        return self.masked_samples if self.design == "independent" else self.masked_samples // 2
+
+    @property
+    def fewest_tasks(self) -> int:
+        """Tasks below which nothing is predicted: one draw more than the factors need, whole blocks where balanced."""
+        if self.design == "balanced":
+            return masks.fewest_tasks(self.versions, self.masked_samples)
+        return (sum(self.versions) + 1) // self.draws + 1
 
 
 def mask_moments(versions: Sequence[int]) -> tuple[FloatArray, FloatArray]:
@@ -78,16 +93,31 @@ def mask_moments(versions: Sequence[int]) -> tuple[FloatArray, FloatArray]:
     return mean, products
 
 
-def _partner_products(versions: Sequence[int], design: Design) -> FloatArray:
-    """Return (K, K) means of a column in the first mask of a pair times a column in its second, symmetrical."""
-    mean, _ = mask_moments(versions)
-    products = np.outer(mean, mean)
-    if design == "complementary":
-        slot = np.repeat(np.arange(len(versions)), versions)
-        states = np.repeat(versions, versions) + 1.0
-        same = slot[:, None] == slot[None, :]
-        products[same] = (1.0 / (states * (states - 1.0)))[:, None].repeat(len(mean), axis=1)[same]
-        np.fill_diagonal(products, 0.0)
+def _count_variance(states: int, setting: Setting) -> float:
+    """Return the variance, over tasks, of how often one of a slot's states comes up in a task's masked rollouts."""
+    pairs, couples = setting.masked_samples // 2, math.comb(states, 2)
+    if setting.design == "independent":
+        return setting.masked_samples * (states - 1) / states**2
+    if setting.design == "complementary":
+        return pairs * 2 * (states - 2) / states**2
+    played = np.array(masks.round_robin(states))
+    variances = []
+    for start in range(0, couples * pairs, pairs):  # tournaments are independent of each other
+        parts = itertools.groupby(range(start, start + pairs), key=lambda deal: deal // couples)
+        drawn = [played[[deal % couples for deal in part]] for _, part in parts]
+        variances.append(sum(np.bincount(part.ravel(), minlength=states).var() for part in drawn))
+    return float(np.mean(variances))
+
+
+def _total_products(setting: Setting) -> FloatArray:
+    """Return (K, K) means of the products of the columns' sums over a task's masked rollouts."""
+    mean, _ = mask_moments(setting.versions)
+    slot = np.repeat(np.arange(len(setting.versions)), setting.versions)
+    products = np.outer(mean, mean) * setting.masked_samples**2
+    for number, count in enumerate(setting.versions):  # the sums of a slot's states add up to masked_samples
+        states = count + 1
+        spread = (states * np.eye(count) - 1) / (states - 1)
+        products[np.ix_(slot == number, slot == number)] += _count_variance(states, setting) * spread
     return products
 
 
@@ -95,29 +125,27 @@ def covariance(setting: Setting) -> FloatArray:
     """Return the (K, K) covariance of M19's coefficients that a gate will have.
 
     Left out is what the effects themselves add. With few draws of masks the products of their columns scatter, which
-    enlarges errors by about K / draws; a complementary pair is one draw.
+    enlarges variances by draws / (draws - K - 1), a pair being one draw; balanced masks do not scatter.
 
     Raises:
-        ParameterError: there are no more draws of masks than factors.
+        ParameterError: there are too few tasks for the design.
     """
-    mean, products = mask_moments(setting.versions)
-    K, draws = len(mean), setting.tasks * setting.masked_samples // (2 if setting.design == "complementary" else 1)
-    if draws <= K + 1:
+    if setting.tasks < setting.fewest_tasks:
         raise ParameterError(
-            f"{draws} draws of masks for {K} factors",
+            f"{setting.tasks} tasks for {sum(setting.versions)} factors under {setting.design} masks, "
+            f"{setting.masked_samples} a task",
             where="tasks",
-            allowed=f"more than {K + 1}",
+            allowed=f"at least {setting.fewest_tasks}",
             todo="plan more tasks, or fewer chunks",
         )
+    mean, products = mask_moments(setting.versions)
+    inverse, rows = np.linalg.inv(products), setting.tasks * setting.masked_samples
     within = setting.success * (1 - setting.success) * (1 - setting.between)
-    samples = setting.masked_samples
-    independent = np.outer(mean, mean)
-    partner = _partner_products(setting.versions, setting.design)
-    paired = 1 if setting.design == "complementary" else 0
-    shared = products + paired * partner + (samples - 1 - paired) * independent
-    inverse = np.linalg.inv(products)
-    asymptotic = within * inverse @ (products + shared) @ inverse / (setting.tasks * samples)
-    return np.asarray(asymptotic * draws / (draws - K - 1))
+    noise = products + _total_products(setting) / setting.masked_samples
+    asymptotic = within * inverse @ noise @ inverse / rows
+    draws = setting.tasks * setting.draws
+    scatter = 1.0 if setting.design == "balanced" else draws / (draws - len(mean) - 1)
+    return np.asarray(asymptotic * scatter)
 
 
 def standard_errors(setting: Setting) -> FloatArray:
@@ -136,10 +164,10 @@ def tasks_needed(setting: Setting, error: float) -> int:
     def largest(tasks: int) -> float:
         return float(standard_errors(replace(setting, tasks=tasks)).max())
 
-    high = sum(setting.versions) + 3
-    while largest(2 * high) > error:
-        high *= 2
-    return bisect.bisect_left(range(2 * high), True, lo=high // 2 + 2, key=lambda tasks: largest(tasks) <= error)
+    low = high = setting.fewest_tasks
+    while largest(high) > error:
+        low, high = high, 2 * high
+    return bisect.bisect_left(range(high), True, lo=low, key=lambda tasks: largest(tasks) <= error)
 
 
 @dataclass(frozen=True, slots=True)

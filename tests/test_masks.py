@@ -1,5 +1,7 @@
 import csv
 import json
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from shopskill_lib.errors import DesignError, OutputError
-from shopskill_lib.masks import Assignments, Slot, assign, draw_state, freeze, report
+from shopskill_lib.masks import Assignments, Slot, assign, draw_state, fewest_tasks, freeze, report, round_robin
 
 SEED = 20260901
 ONE = Slot("a", ("a",))
@@ -117,6 +119,103 @@ def test_freeze_refuses_other_masks_and_keeps_the_file(tmp_path: Path) -> None:
 def test_freeze_says_where_it_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"no_such_folder.*choose another run folder"):
         freeze(assign(7, "val", ["1"], [ONE]), tmp_path / "no_such_folder" / "masks.csv")
+
+
+def slots_of(*versions: int) -> list[Slot]:
+    return [Slot(f"s{j}", tuple(f"s{j}v{k}" for k in range(count))) for j, count in enumerate(versions)]
+
+
+def numbered(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def test_balanced_masks_of_whole_blocks_are_orthogonal_pairs_of_opposites() -> None:
+    drawn = assign(3, "val", numbered(48), slots_of(*[1] * 13), 2, "balanced")
+    first, second = drawn.masks[0::2], drawn.masks[1::2]
+    assert (first + second == 1).all()
+    signs = 2 * first - 1
+    assert np.array_equal(signs.T @ signs, 48 * np.eye(13, dtype=np.int64))
+    assert report(drawn.masks, drawn.slots).largest_correlation == 0.0
+
+
+def test_balanced_masks_show_every_state_alike_and_each_couple_of_a_slot_s_states_to_a_block() -> None:
+    slots = slots_of(1, 2, 3)  # blocks of 4 tasks; 3 and 6 couples
+    drawn = assign(3, "val", numbered(24), slots, 2, "balanced")
+    assert drawn.masks.sum(axis=0).tolist() == [24, 16, 16, 12, 12, 12]
+    first, second = drawn.states[0::2], drawn.states[1::2]
+    for j, couples in ((1, {(0, 1), (0, 2), (1, 2)}), (2, set(combinations(range(4), 2)))):
+        shown = [tuple(sorted(pair)) for pair in zip(first[:, j].tolist(), second[:, j].tolist(), strict=True)]
+        assert Counter(shown) == {couple: 24 // len(couples) for couple in couples}
+    signs = 2 * first[:, 0] - 1
+    for one, other in combinations(range(3), 2):  # the chunk goes with either state of a couple equally often
+        turns = (first[:, 1] == one) & (second[:, 1] == other), (first[:, 1] == other) & (second[:, 1] == one)
+        assert signs[turns[0]].sum() == signs[turns[1]].sum()
+
+
+def test_four_states_come_up_in_four_samples_of_every_task() -> None:
+    states = assign(3, "val", numbered(12), slots_of(3, 1), 4, "balanced").states[:, 0].reshape(12, 4)
+    assert (np.sort(states, axis=1) == np.arange(4)).all()
+
+
+def test_every_state_of_balanced_masks_is_equally_likely_for_every_task_and_sample() -> None:
+    slots, tasks = slots_of(1, 2, 3), numbered(13)  # the last block is not whole
+    drawn = np.array([assign(seed, "val", tasks, slots, 2, "balanced").states for seed in range(1500)])
+    for j, states in enumerate((2, 3, 4)):
+        for row in (0, 1, 14, 25):
+            assert stats.chisquare(np.bincount(drawn[:, row, j], minlength=states)).pvalue > 1e-4
+
+
+def test_a_task_s_balanced_mask_does_not_follow_from_its_neighbours() -> None:
+    slots, tasks = slots_of(*[1] * 8), numbered(64)
+    drawn = np.array([assign(seed, "val", tasks, slots, 2, "balanced").masks[0::2] for seed in range(400)])
+    signs = (2 * drawn - 1).reshape(400, -1)
+    task = np.repeat(np.arange(64), 8)
+    own = signs[:, task == 30]
+    correlation = own.T @ signs[:, np.isin(task, [29, 31])] / 400
+    assert np.abs(correlation).max() < 4.5 / 400**0.5
+
+
+def test_balanced_masks_depend_on_seed_split_tasks_and_slots_but_not_on_their_order() -> None:
+    slots, tasks = slots_of(1, 1, 2), numbered(20)
+    drawn = assign(1, "val", tasks, slots, 2, "balanced")
+    turned = assign(1, "val", tasks[::-1], slots[::-1], 2, "balanced")
+    assert np.array_equal(turned.states.reshape(20, 2, 3)[::-1, :, ::-1], drawn.states.reshape(20, 2, 3))
+    for other in (
+        assign(2, "val", tasks, slots, 2, "balanced"),
+        assign(1, "test", tasks, slots, 2, "balanced"),
+        assign(1, "val", [*tasks[1:], "new"], slots, 2, "balanced"),
+        assign(1, "val", tasks, [*slots[:2], Slot("other", slots[2].versions)], 2, "balanced"),
+    ):
+        assert not np.array_equal(other.states, drawn.states)
+
+
+def test_too_few_tasks_for_balanced_masks_are_refused_and_the_fewest_link_all_states() -> None:
+    slots = slots_of(*[1] * 9, 4)
+    fewest = fewest_tasks([len(slot.versions) for slot in slots], 2)
+    assert fewest == 64
+    with pytest.raises(DesignError, match="63 tasks for balanced masks of 10 slots.*at least 64 tasks"):
+        assign(0, "val", numbered(63), slots, 2, "balanced")
+    for seed in range(20):
+        health = report(assign(seed, "val", numbered(64), slots, 2, "balanced").masks, slots)
+        assert health.never_shown == health.aliased == ()
+        assert health.rank == 13
+
+
+@given(st.integers(2, 9))
+def test_a_round_robin_plays_every_couple_once_and_soon_links_all(count: int) -> None:
+    played = round_robin(count)
+    assert Counter(map(frozenset, played)) == Counter(map(frozenset, combinations(range(count), 2)))
+    linked = {0}
+    for _ in range(count):
+        linked |= {state for couple in played[: count - 1] if linked & set(couple) for state in couple}
+    assert linked == set(range(count))
+
+
+def test_frozen_balanced_masks_are_refused_with_one_task_more(tmp_path: Path) -> None:
+    path, slots = tmp_path / "masks.csv", slots_of(1, 1)
+    freeze(assign(7, "val", numbered(20), slots, 2, "balanced"), path)
+    with pytest.raises(DesignError, match="mask_design, masked_samples, tasks and draft"):
+        freeze(assign(7, "val", numbered(21), slots, 2, "balanced"), path)
 
 
 def columns(*texts: str) -> NDArray[np.int64]:

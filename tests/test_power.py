@@ -1,5 +1,7 @@
 """Planning against simulation: predicted errors, power and the rule's habits are those of simulated gates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -42,6 +44,11 @@ def simulated_estimates(setting: Setting, effects: FloatArray, gates: int, seed:
         ((1,) * 12, 150, 2, "complementary"),
         ((1, 1, 1, 2, 2, 3), 150, 2, "complementary"),
         ((1, 1, 1, 2, 2, 3), 100, 4, "complementary"),
+        ((1,) * 12, 150, 2, "balanced"),
+        ((1,) * 12, 40, 2, "balanced"),
+        ((1, 1, 1, 2, 2, 3), 150, 2, "balanced"),
+        ((1, 1, 1, 2, 2, 3), 100, 4, "balanced"),
+        ((1,) * 4 + (2,) * 4, 60, 6, "balanced"),
     ],
 )
 def test_predicted_errors_are_those_of_simulated_gates(
@@ -74,11 +81,12 @@ def test_masks_of_a_design_depend_on_seed_task_sample_and_slot_alone() -> None:
     assert np.array_equal(whole.states[4:8, 1:], one.states)
 
 
-def test_odd_samples_have_no_pairs() -> None:
+@pytest.mark.parametrize("design", ["complementary", "balanced"])
+def test_odd_samples_have_no_pairs(design: Design) -> None:
     with pytest.raises(DesignError, match="need pairs"):
-        masks.assign(0, "val", ["1"], slots_of((1,)), 3, "complementary")
+        masks.assign(0, "val", ["1"], slots_of((1,)), 3, design)
     with pytest.raises(ParameterError, match="masked_samples"):
-        Setting((1,), 10, 0.5, 0.5, 3, "complementary")
+        Setting((1,), 10, 0.5, 0.5, 3, design)
 
 
 def test_an_effect_of_the_detectable_size_is_found_as_often_as_promised() -> None:
@@ -138,13 +146,19 @@ def test_what_cannot_be_planned_is_refused_by_name(change: dict[str, float], nam
 
 
 def test_fewer_draws_than_factors_are_no_gate() -> None:
-    with pytest.raises(ParameterError, match="draws of masks"):
-        power.covariance(Setting((1,) * 16, 16, 0.5, 0.5))
+    for setting in (
+        Setting((1,) * 16, 17, 0.5, 0.5),
+        Setting((1,) * 16, 17, 0.5, 0.5, 2, "complementary"),
+        Setting((1,) * 15 + (2,), 31, 0.5, 0.5, 2, "balanced"),
+    ):
+        with pytest.raises(ParameterError, match=f"{setting.tasks} tasks for .* factors under {setting.design}"):
+            power.covariance(setting)
+        assert power.standard_errors(replace(setting, tasks=setting.tasks + 1)).max() > 0
 
 
 def test_the_recommended_design_needs_the_fewest_rollouts() -> None:
     told = planning.recommend(planning.Question(0.45, 0.5, 14, 1))
-    assert told.startswith("For a standard error of 0.03: complementary masks, 2 a task")
+    assert told.startswith("For a standard error of 0.03: balanced masks, 2 a task")
     numbers = [int(part.split(" rollouts")[0].split()[-1]) for part in told.split(", ") if " rollouts" in part]
     assert numbers == sorted(numbers)
     assert len(numbers) == len(planning.DESIGNS)
