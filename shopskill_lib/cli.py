@@ -17,9 +17,9 @@ from shopskill_lib.trajectories import read_messages
 
 
 def main() -> int:
-    """Run one command and return its exit code; `run` takes this process over, signals and all."""
-    if sys.argv[1:2] == ["run"]:
-        os.execv(sys.executable, [sys.executable, "-m", "shopskill_lib.run", *sys.argv[2:]])
+    """Run one command and return its exit code; `run` and `pool` take this process over, signals and all."""
+    if sys.argv[1:2] in (["run"], ["pool"]):
+        os.execv(sys.executable, [sys.executable, "-m", f"shopskill_lib.{sys.argv[1]}", *sys.argv[2:]])
     return respond(_parser())
 
 
@@ -71,6 +71,7 @@ def _parser() -> Parser:
     true.add_argument("--processes", type=int, default=2, help="processes at once")
     true.set_defaults(command=_truth)
 
+    commands.add_parser("pool", help="several gates of the same chunks as one analysis", add_help=False)
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
 

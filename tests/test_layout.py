@@ -85,6 +85,7 @@ ORDER = [
     "looks",
     "claim",
     "settings",
+    "pooling",
     "similarity",
     "authoring",
     "clusters",
@@ -112,6 +113,7 @@ ORDER = [
     "report",
     "parameters",
     "run",
+    "pool",
     "cli",
 ]
 """Every module; a module imports only modules above it."""
@@ -130,7 +132,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"parameters"},
-    "argparse": {"console", "cli", "run", "simulated.__main__"},
+    "argparse": {"console", "cli", "pool", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
