@@ -74,6 +74,7 @@ ORDER = [
     "checks",
     "inference",
     "diagnostics",
+    "rails",
     "power",
     "cells",
     "observations",
@@ -136,7 +137,7 @@ HOMES = {
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 
