@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import distil, gates, planning, status
+from shopskill_lib import claim, distil, gates, planning, status
 from shopskill_lib.adapters import folder, formats
 from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
@@ -18,8 +18,8 @@ from shopskill_lib.text import is_han
 
 
 def main() -> int:
-    """Run one command and return its exit code; `run` and `doctor` take this process over, signals and all."""
-    if sys.argv[1:2] in (["run"], ["doctor"]):
+    """Run one command and return its exit code; three commands take this process over, signals and all."""
+    if sys.argv[1:2] in (["run"], ["doctor"], ["pool"]):
         os.execv(sys.executable, [sys.executable, "-m", f"shopskill_lib.{sys.argv[1]}", *sys.argv[2:]])
     return respond(_parser())
 
@@ -45,6 +45,7 @@ def _parser() -> Parser:
     for command in (gate, compare):
         command.add_argument("--resamples", type=int, default=10_000, help="bootstrap resamples")
         command.add_argument("--analysis-seed", type=int, default=0, help="seed of the bootstrap")
+        command.add_argument("--claim", type=Path, metavar="DIR", help="write the claim sheet there, Markdown and HTML")
         command.add_argument("--json", metavar="OUT", help="write the record there; - prints it instead of the table")
 
     _add_recordings(commands)
@@ -67,6 +68,7 @@ def _parser() -> Parser:
     true.set_defaults(command=_truth)
 
     commands.add_parser("doctor", help="check a set-up before it costs anything", add_help=False)
+    commands.add_parser("pool", help="several gates of the same chunks as one analysis", add_help=False)
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
 
@@ -114,29 +116,40 @@ def _add_recordings(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def _gate(options: argparse.Namespace) -> str:
     """Fit a gate on a file of pairs."""
-    _refuse_overwriting(options.json, options.file, options.interventions)
+    _refuse_overwriting(options, claim.GATE_A)
     observations = gates.read_observations(options.file, options.interventions, options.max_missing)
     seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
-    return _answer(gates.fit_gate(observations, options.budget, **seeds), options.json)
+    gate = gates.fit_gate(observations, options.budget, **seeds)
+    if options.claim is not None:
+        claim.write(claim.of_gate(gate, claim.Known()), options.claim)
+    return _answer(gate, options.json)
 
 
 def _compare(options: argparse.Namespace) -> str:
     """Compare two arms in a file."""
-    _refuse_overwriting(options.json, options.file)
+    _refuse_overwriting(options, claim.GATE_B)
     bare, equipped = gates.read_comparison(options.file)
     seeds = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
-    return _answer(gates.compare_paired(bare, equipped, **seeds), options.json)
+    comparison = gates.compare_paired(bare, equipped, **seeds)
+    if options.claim is not None:
+        claim.write(claim.of_comparison(comparison, claim.Known()), options.claim, claim.GATE_B)
+    return _answer(comparison, options.json)
 
 
-def _refuse_overwriting(place: str | None, *inputs: Path | None) -> None:
-    """Refuse a record that would replace what it is made from."""
-    if place and os.path.realpath(place) in [os.path.realpath(path) for path in inputs if path]:
-        raise ParameterError(
-            f"{place} is a file that this command reads",
-            where="--json",
-            allowed="another file, or - for standard output",
-            todo="give the record a name of its own",
-        )
+def _refuse_overwriting(options: argparse.Namespace, sheet: str) -> None:
+    """Refuse a record or a claim sheet that would replace what it is made from."""
+    read = [os.path.realpath(path) for path in (options.file, getattr(options, "interventions", None)) if path]
+    written = [(options.json, "--json")] if options.json else []
+    if options.claim is not None:
+        written += [(options.claim / f"{sheet}{ending}", "--claim") for ending in (".md", ".html")]
+    for place, option in written:
+        if os.path.realpath(place) in read:
+            raise ParameterError(
+                f"{place} is a file that this command reads",
+                where=option,
+                allowed="another file, or - for standard output" if option == "--json" else "another folder",
+                todo="give what is written a place of its own",
+            )
 
 
 def _answer(result: gates.Gate | gates.Comparison, place: str | None) -> str:

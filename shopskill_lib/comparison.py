@@ -32,6 +32,7 @@ class Comparison:
     """Gate B's figures, or of any two arms over the same tasks (M25).
 
     Attributes:
+        checkpoint: weights that were measured, "" where the file does not say.
         metrics: one row a metric: bare, equipped, delta, percentile and BCa intervals, pairs used.
         flips: one row a task with its reward difference and success in both arms, largest difference first.
         wins, ties, losses: tasks by the sign of their reward difference.
@@ -43,6 +44,7 @@ class Comparison:
     name: str
     sha256: str
     simulated: bool
+    checkpoint: str
     metrics: pd.DataFrame
     flips: pd.DataFrame
     wins: int
@@ -139,6 +141,7 @@ def compare_paired(
         name=str(bare.attrs.get("name", "two arms")),
         sha256=str(bare.attrs.get("sha256", "")),
         simulated=bool(bare.attrs.get("simulated", False) or equipped.attrs.get("simulated", False)),
+        checkpoint=str(bare.attrs.get("checkpoint", "")),
         metrics=pd.DataFrame(rows),
         flips=flips,
         wins=int((changes > 0).sum()),

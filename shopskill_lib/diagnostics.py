@@ -150,8 +150,11 @@ class Diagnostics:
         )
         apart, tried = sum(item.p_holm <= LEVEL for item in self.interactions), len(self.interactions)
         if not apart:
-            return found, f"none of {tried} pairs stands out; only large ones would"
+            return found, f"none of {tried} pairs is told apart from 0 (median error {self._median_error():.3f})"
         return found, f"{apart} of {tried} pairs do not add up: each coefficient is a mean over what else was shown"
+
+    def _median_error(self) -> float:
+        return float(np.median([item.error for item in self.interactions]))
 
 
 def diagnose(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shopskill_lib import diagnostics, inference, masks, ols, resampling, selection
+from shopskill_lib import diagnostics, inference, masks, ols, rails, resampling, selection
 from shopskill_lib.comparison import Comparison, compare_paired
 from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.observations import Observations, design_report, plain_rows, read_comparison, read_observations
@@ -301,6 +301,7 @@ def fit_gate(
             *_weak_notes(observations, shown),
             *_lost_notes(resamples, len(drawn)),
             *_missing_notes(observations),
+            *rails.warnings({name: outcome.fit for name, outcome in outcomes.items()}),
         ),
     )
 

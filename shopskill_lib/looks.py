@@ -46,7 +46,13 @@ def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: st
 
 def taken(folder: Path, name: str) -> int:
     """Count the looks at a split's tasks: the run folder's gate of this name and those of its online rounds."""
-    return sum(len(_looks(path)) for path in (folder / name, *folder.glob(f"online/round_*/{name}")) if path.exists())
+    return len(reasons(folder, name))
+
+
+def reasons(folder: Path, name: str) -> tuple[str, ...]:
+    """Return why each of these looks was taken, the run folder's own first."""
+    places = (folder / name, *sorted(folder.glob(f"online/round_*/{name}")))
+    return tuple(look["reason"] for path in places if path.exists() for look in _looks(path))
 
 
 def _looks(path: Path) -> list[dict[str, str]]:

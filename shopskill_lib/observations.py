@@ -52,6 +52,7 @@ class Observations:
     Attributes:
         name: the file's name; `sha256` of its bytes.
         simulated: True when the file says that its rewards are simulated.
+        checkpoint: weights that were measured, "" where the file does not say.
         task_ids: n ids as written; `tasks` the same as (n,) numbers 0 .. T-1; `samples` n numbers.
         interventions: the K factors; `slots` the logical chunks in canonical order of first appearance.
         masks: (n, K) 0/1.
@@ -64,6 +65,7 @@ class Observations:
     name: str
     sha256: str
     simulated: bool
+    checkpoint: str
     task_ids: tuple[str, ...]
     samples: tuple[int, ...]
     tasks: IntArray
@@ -150,6 +152,7 @@ def read_observations(
         name=columns.name,
         sha256=columns.sha256,
         simulated=_simulated(columns),
+        checkpoint="" if "checkpoint" in {item.intervention_id for item in factors} else _checkpoint(columns),
         task_ids=_where(task_ids, keep),
         samples=tuple(np.array(samples)[keep].tolist()),
         tasks=np.unique(tasks[keep], return_inverse=True)[1].astype(np.int64),
@@ -168,7 +171,7 @@ def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     Returns:
         Two frames with `task_id`, `sample` and one column a metric; NaN marks a missing value. `attrs` of both
-        hold `name`, `sha256` and `simulated`.
+        hold `name`, `sha256`, `simulated`, `checkpoint` and `notes`.
 
     Raises:
         InputError: the file or a value cannot be used; task and column are named.
@@ -183,7 +186,7 @@ def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         arm = _arm(columns, prefix, metrics, task_ids, path)
         frame = pd.DataFrame({"task_id": task_ids, "sample": samples, **arm})
         frame.attrs = {"name": columns.name, "sha256": columns.sha256, "simulated": _simulated(columns)}
-        frame.attrs["notes"] = _remarks(columns)
+        frame.attrs |= {"checkpoint": _checkpoint(columns), "notes": _remarks(columns)}
         frames.append(frame)
     return frames[0], frames[1]
 
@@ -224,6 +227,11 @@ def _arm(
 def _simulated(columns: Columns) -> bool:
     """Tell whether the file says that its rewards are simulated."""
     return any("simulated" in cell.casefold() for cell in columns.cells.get("origin", ()))
+
+
+def _checkpoint(columns: Columns) -> str:
+    """Return the one checkpoint of a file, "" where it names none."""
+    return next(iter(columns.cells.get("checkpoint", ())), "")
 
 
 def _remarks(columns: Columns) -> tuple[str, ...]:

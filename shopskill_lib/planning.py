@@ -10,7 +10,7 @@ import pandas as pd
 from shopskill_lib import power, selection
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.masks import Design
-from shopskill_lib.observations import read_observations
+from shopskill_lib.observations import Observations, read_observations
 from shopskill_lib.power import Setting
 from shopskill_lib.sources import Intervention
 
@@ -130,14 +130,22 @@ def recommend(question: Question) -> str:
 
 
 def from_run(run_dir: Path) -> tuple[float, float]:
-    """Return bare success and the share of variance between tasks, from the pairs of a run's Gate A.
-
-    The share is the correlation of the bare and the masked reward over tasks, 0 where it is negative.
+    """Return `spread` of the pairs of a run's Gate A.
 
     Raises:
         InputError, MissingError: there are no such pairs, or they cannot be used.
     """
-    pairs = read_observations(run_dir / "observations.csv", run_dir / "interventions.json", max_missing=0.5)
+    return spread(read_observations(run_dir / "observations.csv", run_dir / "interventions.json", max_missing=0.5))
+
+
+def spread(pairs: Observations) -> tuple[float, float]:
+    """Return bare success and the share of variance between tasks that a gate's pairs show.
+
+    The share is the correlation of the bare and the masked reward over tasks, 0 where it is negative or an arm is
+    constant.
+    """
     bare = pairs.bare.get("r_success", pairs.bare["reward"])
     masked = pairs.masked.get("r_success", pairs.masked["reward"])
+    if np.ptp(bare) == 0 or np.ptp(masked) == 0:
+        return float(bare.mean()), 0.0
     return float(bare.mean()), float(max(np.corrcoef(bare, masked)[0, 1], 0.0))

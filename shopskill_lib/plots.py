@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import write_bytes
 from shopskill_lib.gates import PRIMARY, Gate
+from shopskill_lib.pooling import Pool
 
 STATUS_MARKS = {
     "selected": ("o", "#0b4f8a"),
@@ -29,6 +30,9 @@ STATUS_MARKS = {
     "rewrite_loser": ("X", "#b8b8b8"),
 }
 """Marker and colour of a status; the greys differ in lightness too."""
+
+FOREST_MARKS = ("o", "s", "^", "v", "P", "X")
+"""Markers of the gates in a forest plot, in turn."""
 
 LABEL_LENGTH = 34
 
@@ -238,6 +242,39 @@ def _effect_words(cells: pd.DataFrame) -> list[str]:
     return [
         "" if pd.isna(alpha) else f"{alpha:+.3f}{star}\n[{low:+.2f}, {high:+.2f}]" for alpha, low, high, star in numbers
     ]
+
+
+def forest(pool: Pool) -> Figure:
+    """Draw each chunk's effect in every gate and pooled over them, best pooled effect on top, with 95 % intervals."""
+    pooled = pool.to_frame().iloc[::-1].reset_index(drop=True)
+    own, names = pool.by_gate(), [member.name for member in pool.members]
+    rows = {chunk: row for row, chunk in enumerate(pooled["chunk"])}
+    step = 0.7 / (len(names) + 1)
+    with _style():
+        height = 1.6 + len(rows) * (0.22 + 0.13 * (len(names) + 1))
+        figure, axes = plt.subplots(figsize=(8.0, height), layout="constrained")
+        for number, name in enumerate(names):
+            gate = own[own["gate"] == name]
+            places = gate["chunk"].map(rows) + 0.35 - step * number
+            shade = str(0.2 + 0.4 * number / max(len(names) - 1, 1))
+            axes.hlines(places, gate["ci_low"], gate["ci_high"], color=shade, lw=1.0)
+            marker = FOREST_MARKS[number % len(FOREST_MARKS)]
+            axes.plot(gate["coefficient"], places, marker, color=shade, ms=4.5, label=_plain(_ascii(name, number)))
+        last = np.arange(len(rows)) + 0.35 - step * len(names)
+        axes.hlines(last, pooled["ci_low"], pooled["ci_high"], color="black", lw=2.4)
+        axes.plot(pooled["coefficient"], last, "D", color="#0b4f8a", mec="black", ms=6.5, label="pooled")
+        axes.axvline(0.0, color="black", lw=0.9)
+        axes.set_yticks(range(len(rows)), [label(title, len(rows) - row) for row, title in enumerate(pooled["title"])])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlabel("effect on reward, masked minus bare; bars: 95 % intervals, pooled ones clustered by task")
+        figure.suptitle(f"{'simulated: ' if pool.simulated else ''}Effects over {len(names)} gates")
+        figure.legend(loc="outside lower center", ncols=min(len(names) + 1, 4))
+    return figure
+
+
+def _ascii(name: str, number: int) -> str:
+    """Return a gate's name as a figure can print it."""
+    return name if name.isascii() else f"gate {number + 1}"
 
 
 def gaps(table: pd.DataFrame) -> Figure:

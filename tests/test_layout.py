@@ -19,6 +19,7 @@ ORDER = [
     "traffic",
     "console",
     "files",
+    "sheets",
     "folders",
     "doctor",
     "records",
@@ -114,6 +115,7 @@ ORDER = [
     "checks",
     "inference",
     "diagnostics",
+    "rails",
     "power",
     "cells",
     "observations",
@@ -122,7 +124,9 @@ ORDER = [
     "comparison",
     "gates",
     "looks",
+    "claim",
     "settings",
+    "pooling",
     "similarity",
     "authoring",
     "clusters",
@@ -156,6 +160,7 @@ ORDER = [
     "run",
     "adapters.run_folder",
     "adapters.formats",
+    "pool",
     "cli",
 ]
 """Every module; a module imports only modules above it."""
@@ -175,10 +180,11 @@ HOMES = {
     "nbformat": {"report"},
     "yaml": {"parameters"},
     "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__", "doctor", "checkup"},
+    "argparse": {"console", "cli", "pool", "run", "simulated.__main__"},
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 
