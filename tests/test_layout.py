@@ -179,8 +179,7 @@ HOMES = {
     "nbconvert": {"report"},
     "nbformat": {"report"},
     "yaml": {"parameters"},
-    "argparse": {"console", "cli", "run", "shops.serve", "simulated.__main__", "doctor", "checkup"},
-    "argparse": {"console", "cli", "pool", "run", "simulated.__main__"},
+    "argparse": {"console", "cli", "pool", "run", "shops.serve", "simulated.__main__", "doctor", "checkup"},
 }
 """Packages that only one module may import."""
 
