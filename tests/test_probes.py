@@ -1,6 +1,7 @@
 """Fixed questions before anything is bought: recorded, compared, and no part of what is counted."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
