@@ -317,7 +317,9 @@ class Episode(Record):
         """Refuse an error with a reward or an ending, and a score without one."""
         found = (self.reward is not None, self.ending is not None, self.error is None)
         if found != (self.status == "scored", self.finished, self.finished):
-            raise ValueError("an attempt has either a reward and an ending, or an error; an unscored one an ending alone")
+            raise ValueError(
+                "an attempt has either a reward and an ending, or an error; an unscored one an ending alone"
+            )
         return self
 
     @property
