@@ -78,6 +78,21 @@ def test_the_seed_is_sent_on_request_only(loopback: Opener) -> None:
     assert "seed" not in there.server.requests[0]
 
 
+def test_options_are_sent_where_they_were_chosen(loopback: Opener) -> None:
+    there = loopback(GOOD, tool_choice="required", extra_body={"top_k": 20, "chat_template_kwargs": {"思考": False}})
+    there.ask()
+    (request,) = there.server.requests
+    assert (request["tool_choice"], request["top_k"]) == ("required", 20)
+    assert request["chat_template_kwargs"] == {"思考": False}
+    there = loopback(GOOD)
+    there.ask()
+    known = {"messages", "model", "temperature", "max_tokens", "tools", "seed", "path", "authorization"}
+    assert set(there.server.requests[0]) == known
+    there = loopback(GOOD, max_tokens=99, extra_body={"max_completion_tokens": 99})
+    there.ask()
+    assert set(there.server.requests[0]) == known - {"max_tokens"} | {"max_completion_tokens"}
+
+
 def test_a_server_that_recovers_is_asked_again_with_growing_pauses(loopback: Opener) -> None:
     there = loopback(failure(503), failure(500), failure(408), failure(409), GOOD)
     reply = there.ask()
