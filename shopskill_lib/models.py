@@ -15,7 +15,7 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.endpoints import OTHER_NAME, SIMULATED, Endpoint
 from shopskill_lib.errors import InfrastructureError, ParameterError
 from shopskill_lib.exchange import Failed, dial
-from shopskill_lib.records import ModelIdentity, Usage, canonical
+from shopskill_lib.records import ModelCall, ModelIdentity, Usage, canonical
 from shopskill_lib.replies import Reply
 from shopskill_lib.servers import Server, Servers
 from shopskill_lib.spending import Purse
@@ -40,6 +40,26 @@ class CallCost:
     usage: Usage | None
     tries: int
     seconds: float
+    money: float | None = None
+    """None without prices or without token counts."""
+
+    def line(
+        self, arm: str, stage: str, role: str, *, task_id: str = "", sample: int = 0, attempt: int = 1
+    ) -> ModelCall:
+        """Return the line of `calls.jsonl` (see `ModelCall`)."""
+        return ModelCall(
+            arm=arm,
+            stage=stage,
+            role=role,
+            task_id=task_id,
+            sample=sample,
+            attempt=attempt,
+            outcome=self.outcome,
+            usage=self.usage,
+            money=self.money,
+            tries=self.tries,
+            seconds=self.seconds,
+        )
 
 
 class Model(Protocol):
@@ -203,10 +223,11 @@ class ChatModel:
             return server.ask(body, offered, self._left())
 
     def _count(self, cost: CallCost) -> None:
+        priced = replace(cost, money=self.endpoint.price(cost.usage))
         if self.purse is not None:
-            self.purse.pay(cost.outcome, cost.usage, self.endpoint.price(cost.usage))
+            self.purse.pay(priced.outcome, priced.usage, priced.money)
         if self.meter is not None:
-            self.meter(cost)
+            self.meter(priced)
 
     def _infrastructure(self, cause: str, tries: int) -> InfrastructureError:
         return InfrastructureError(

@@ -16,9 +16,11 @@ from shopskill_lib.agent import tools_of
 from shopskill_lib.dialogue import Conversation, call
 from shopskill_lib.errors import InfrastructureError, InputError, SetupError
 from shopskill_lib.files import read_bytes, write_json
-from shopskill_lib.models import Model
+from shopskill_lib.jsonl import append_lines
+from shopskill_lib.models import CallCost, Model
 from shopskill_lib.records import Language, ObservationState, Record, fingerprint
 from shopskill_lib.replies import Reply, ToolCall
+from shopskill_lib.spending import CALLS, PROBE
 
 FILE = "probes.json"
 """Probes of a run folder: a list, one a model and checkpoint."""
@@ -146,11 +148,11 @@ def check(model: Model, folder: Path, reuse_from: Path | None = None) -> Probe:
         SetupError: the model does not work as it is set up, or twice answered otherwise than when a folder was made.
         InputError: a probe cannot be read.
     """
-    probe = take(model)
+    probe = _taken(model, folder, "policy")
     for place in (folder, *([reuse_from] if reuse_from else [])):
         old = _of(model, read(place))
         if old is not None and differs(old, probe):
-            again = differs(old, take(model))
+            again = differs(old, _taken(model, folder, "policy"))
             if again:
                 raise SetupError(
                     again,
@@ -164,9 +166,18 @@ def check(model: Model, folder: Path, reuse_from: Path | None = None) -> Probe:
 
 
 def record(model: Model, folder: Path) -> None:
-    """Probe a model of whose weights nothing depends, unless the run folder has a probe of it (see `take`)."""
+    """Probe an author, of whose weights nothing depends, unless the run folder has a probe of it (see `take`)."""
     if _of(model, read(folder)) is None:
-        _keep(take(model), folder)
+        _keep(_taken(model, folder, "author"), folder)
+
+
+def _taken(model: Model, folder: Path, role: str) -> Probe:
+    """Take a probe, and keep what its calls cost."""
+    costs: list[CallCost] = []
+    try:
+        return take(model.metered(costs.append))
+    finally:
+        append_lines(folder / CALLS, [cost.line("probe", PROBE, role) for cost in costs])
 
 
 def read(folder: Path) -> tuple[Probe, ...]:

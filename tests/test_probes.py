@@ -1,6 +1,7 @@
 """Fixed questions before anything is bought: recorded, compared, and no part of what is counted."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def roll_out(bench: Bench) -> int:
     return len(protocol.roll_out(bench, protocol.plan_bare(bench, "val"), "test")["bare"].scored)
 
 
-def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_not_counted(bench: Bench) -> None:
+def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_paid_for(bench: Bench) -> None:
     asked: list[bool] = []
 
     def script(body: Json) -> Answer:
@@ -144,7 +145,8 @@ def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_not_coun
 
     at = with_model(bench, script)
     assert roll_out(at) == 3
-    assert len(read_calls(bench.folder)) == asked.count(False) < len(asked)
+    stages = Counter(call.stage for call in read_calls(bench.folder))
+    assert stages.pop("probe") == asked.count(True) and stages.total() == asked.count(False) > 0
     before, size = (bench.folder / probes.FILE).read_bytes(), len(asked)
     assert json.loads(before)[0]["model"] == "scripted"
     assert roll_out(at) == 3 and len(asked) == size, "nothing is owed, so nothing is asked"
@@ -159,7 +161,7 @@ def test_other_weights_under_the_same_name_are_not_reused(bench: Bench, tmp_path
         roll_out(other)
     assert not (other.folder / "episodes").exists() and not (other.folder / probes.FILE).exists()
     same = with_model(bench, named("a"), folder=tmp_path / "same", settings=settings)
-    assert roll_out(same) == 3 and read_calls(same.folder) == []
+    assert roll_out(same) == 3 and {call.stage for call in read_calls(same.folder)} == {"probe"}
     (bench.folder / probes.FILE).unlink()
     assert roll_out(other) == 3, "the user says that they are the same"
 

@@ -73,7 +73,8 @@ class DirectModel:
             canonical(answer.body), {tool["function"]["name"] for tool in tools}, max_tokens=self.endpoint.max_tokens
         )
         if self.meter is not None:
-            self.meter(CallCost("call" if reply.calls else "fault", reply.usage, reply.tries, reply.seconds))
+            kind, money = "call" if reply.calls else "fault", self.endpoint.price(reply.usage)
+            self.meter(CallCost(kind, reply.usage, reply.tries, reply.seconds, money))
         return reply
 
 
