@@ -15,7 +15,7 @@ from shopskill_lib.errors import AuthorError, ParameterError
 from shopskill_lib.firewall import Screen, public
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.models import CallCost, Model
-from shopskill_lib.records import ModelCall, Record, fingerprint
+from shopskill_lib.records import Record, fingerprint
 from shopskill_lib.settings import Settings
 from shopskill_lib.spending import CALLS
 from shopskill_lib.text import is_han
@@ -112,7 +112,7 @@ class Desk:
         try:
             value, complaints = self._converse(self.author.metered(costs.append), talk, form, int(identity[:7], 16))
         finally:
-            append_lines(self.folder / CALLS, [self._line(role, cost) for cost in costs])
+            append_lines(self.folder / CALLS, [cost.line(self.origin, "compile", _CALLERS[role]) for cost in costs])
         answer = value.model_dump(mode="json")
         made = Authored(identity=identity, role=role, answer=answer, complaints=complaints)
         append_lines(self.folder / KEPT, [made])
@@ -172,21 +172,6 @@ class Desk:
             if value is None:
                 raise
             return value
-
-    def _line(self, role: Role, cost: CallCost) -> ModelCall:
-        return ModelCall(
-            arm=self.origin,
-            stage="compile",
-            role=_CALLERS[role],
-            task_id="",
-            sample=0,
-            attempt=1,
-            outcome=cost.outcome,
-            usage=cost.usage,
-            money=self.author.endpoint.price(cost.usage),
-            tries=cost.tries,
-            seconds=cost.seconds,
-        )
 
 
 def load_texts(settings: Settings) -> dict[str, str]:

@@ -429,7 +429,7 @@ class _Desk:
         Then the calls that were made are kept all the same: they have been paid for.
         """
         calls = list[ModelCall]()
-        model = analyst.model.metered(lambda cost: calls.append(self._call(analyst, job, number, cost)))
+        model = analyst.model.metered(lambda cost: calls.append(self._call(job, number, cost)))
         try:
             result = guarded(lambda: self._analysed(replace(analyst, model=model), job))
         except ShopskillError:
@@ -466,21 +466,10 @@ class _Desk:
         append_lines(self.folder / AUDIT, [audit])
         append_lines(self.folder / CARDS, [analysis])
 
-    def _call(self, analyst: Analyst, job: _Job, attempt: int, cost: CallCost) -> ModelCall:
+    def _call(self, job: _Job, attempt: int, cost: CallCost) -> ModelCall:
         """Return the line of one model call."""
-        return ModelCall(
-            arm=self.arm,
-            stage=self.stage,
-            role=f"{job.channel}_analyst",
-            task_id=job.trajectory.task_id,
-            sample=0,
-            attempt=attempt,
-            outcome=cost.outcome,
-            usage=cost.usage,
-            money=analyst.model.endpoint.price(cost.usage),
-            tries=cost.tries,
-            seconds=cost.seconds,
-        )
+        role = f"{job.channel}_analyst"
+        return cost.line(self.arm, self.stage, role, task_id=job.trajectory.task_id, attempt=attempt)
 
 
 def _counts(attempt: _Attempt) -> dict[str, int]:

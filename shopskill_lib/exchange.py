@@ -60,6 +60,7 @@ class Exchange:
             Failed: there is no reply.
             SetupError: the server refuses the key or an option, or does not know the model.
         """
+        answer = b""
         try:
             answer = self._received(body, min(self.endpoint.timeout, left))
             whole = unstreamed(answer) if self.endpoint.stream else answer
@@ -74,7 +75,8 @@ class Exchange:
         except httpx2.HTTPError as error:
             raise Failed(f"the answer broke off: {error!r}", retry=True, overloaded=_too_much(error)) from error
         except NotAReplyError as error:
-            raise Failed(str(error), retry=True) from error
+            silent = self.endpoint.stream and not answer  # some servers answer streams beyond their slots so
+            raise Failed(str(error), retry=True, overloaded=silent) from error
 
     def ping(self) -> Reply:
         """Ask for one token, to see whether anything comes back (see `ask` for what is raised)."""

@@ -15,7 +15,7 @@ from shopskill_lib.clock import SYSTEM_CLOCK, Clock
 from shopskill_lib.endpoints import OTHER_NAME, SIMULATED, Endpoint
 from shopskill_lib.errors import InfrastructureError, ParameterError
 from shopskill_lib.exchange import Failed, dial
-from shopskill_lib.records import ModelIdentity, Usage, canonical
+from shopskill_lib.records import ModelCall, ModelIdentity, Usage, canonical
 from shopskill_lib.replies import Reply
 from shopskill_lib.servers import Server, Servers
 from shopskill_lib.spending import Purse
@@ -40,6 +40,26 @@ class CallCost:
     usage: Usage | None
     tries: int
     seconds: float
+    money: float | None = None
+    """None without prices or without token counts."""
+
+    def line(
+        self, arm: str, stage: str, role: str, *, task_id: str = "", sample: int = 0, attempt: int = 1
+    ) -> ModelCall:
+        """Return the line of `calls.jsonl` (see `ModelCall`)."""
+        return ModelCall(
+            arm=arm,
+            stage=stage,
+            role=role,
+            task_id=task_id,
+            sample=sample,
+            attempt=attempt,
+            outcome=self.outcome,
+            usage=self.usage,
+            money=self.money,
+            tries=self.tries,
+            seconds=self.seconds,
+        )
 
 
 class Model(Protocol):
@@ -68,8 +88,8 @@ class Model(Protocol):
         """Return the same model, which makes no try after these `clock.seconds()`."""
         ...
 
-    def at(self, temperature: float) -> "Model":
-        """Return the same model at another temperature."""
+    def uncounted(self, temperature: float) -> "Model":
+        """Return the same model at a temperature, whose calls nobody counts: for a few questions about itself."""
         ...
 
     def listed(self) -> tuple[str, ...] | None:
@@ -122,9 +142,9 @@ class ChatModel:
         """Return the same model, which makes no try after these `clock.seconds()`."""
         return replace(self, deadline=deadline)
 
-    def at(self, temperature: float) -> "ChatModel":
-        """Return the same model at another temperature."""
-        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
+    def uncounted(self, temperature: float) -> "ChatModel":
+        """Return the same model at a temperature, whose calls are told to no meter and paid from no purse."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature), meter=None, purse=None)
 
     @property
     def traffic(self) -> Traffic:
@@ -205,10 +225,11 @@ class ChatModel:
             return server.ask(body, offered, self._left())
 
     def _count(self, cost: CallCost) -> None:
+        priced = replace(cost, money=self.endpoint.price(cost.usage))
         if self.purse is not None:
-            self.purse.pay(cost.outcome, cost.usage, self.endpoint.price(cost.usage))
+            self.purse.pay(priced.outcome, priced.usage, priced.money)
         if self.meter is not None:
-            self.meter(cost)
+            self.meter(priced)
 
     def _infrastructure(self, cause: str, tries: int) -> InfrastructureError:
         return InfrastructureError(

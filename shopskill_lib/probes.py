@@ -16,9 +16,11 @@ from shopskill_lib.agent import tools_of
 from shopskill_lib.dialogue import Conversation, call
 from shopskill_lib.errors import InfrastructureError, InputError, SetupError
 from shopskill_lib.files import read_bytes, write_json
-from shopskill_lib.models import Model
+from shopskill_lib.jsonl import append_lines
+from shopskill_lib.models import CallCost, Model
 from shopskill_lib.records import Language, ObservationState, Record, fingerprint
 from shopskill_lib.replies import Reply, ToolCall
+from shopskill_lib.spending import CALLS, PROBE
 
 FILE = "probes.json"
 """Probes of a run folder: a list, one a model and checkpoint."""
@@ -29,7 +31,7 @@ SEEDS = (1, 2, 3, 4)
 _CALL_AS_TEXT = re.compile(r'\{.*"(name|tool|function|arguments|query|value)"\s*:', re.DOTALL)
 
 
-class _Question(NamedTuple):
+class Question(NamedTuple):
     """A fixed turn of a shopper."""
 
     language: Language
@@ -38,8 +40,8 @@ class _Question(NamedTuple):
     state: ObservationState
 
 
-_QUESTIONS = (
-    _Question(
+QUESTIONS = (
+    Question(
         "en",
         "You shop for a customer. Answer with exactly one tool call and no other text.",
         "<request>\nI am looking for this: a travel mug. What matters to me: ceramic, leak-proof lid, matte finish, "
@@ -47,7 +49,7 @@ _QUESTIONS = (
         "Shop home\n\nYou can search here.",
         {"observation_version": "probe", "page_type": "search_home", "search_available": True, "actions": []},
     ),
-    _Question(
+    Question(
         "zh",
         "你替顾客购物。请只回复一个工具调用，不要输出其他文字。",
         "<request>\n想买一只保温杯。需要满足：陶瓷内胆、磨砂、可机洗。预算最多80元。\n</request>\n\n搜索结果\n\n商品列表：\n"
@@ -93,18 +95,20 @@ class Probe(Record):
 def take(model: Model) -> Probe:
     """Ask a model the fixed questions; a server that fails leaves open what it was not asked.
 
+    These are at most eight short calls, which are counted nowhere.
+
     Raises:
         SetupError: the model does not work as it is set up.
     """
-    answers: list[list[Reply]] = [[] for _ in _QUESTIONS]
+    answers: list[list[Reply]] = [[] for _ in QUESTIONS]
     warm: list[Reply] = []
     with suppress(InfrastructureError):
-        for question, replies in zip(_QUESTIONS, answers, strict=True):
+        for question, replies in zip(QUESTIONS, answers, strict=True):
             for _ in range(2):
-                replies.append(_ask(model.at(0.0), question, 0))
+                replies.append(_ask(model.uncounted(0.0), question, 0))
         if model.endpoint.send_seed and model.endpoint.temperature > 0:
             for seed in SEEDS:
-                warm.append(_ask(model, _QUESTIONS[0], seed))
+                warm.append(_ask(model.uncounted(model.endpoint.temperature), QUESTIONS[0], seed))
                 if digest(warm[-1]) != digest(warm[0]):
                     break
     every = [reply for replies in answers for reply in replies]
@@ -144,11 +148,11 @@ def check(model: Model, folder: Path, reuse_from: Path | None = None) -> Probe:
         SetupError: the model does not work as it is set up, or twice answered otherwise than when a folder was made.
         InputError: a probe cannot be read.
     """
-    probe = take(model)
+    probe = _taken(model, folder, "policy")
     for place in (folder, *([reuse_from] if reuse_from else [])):
         old = _of(model, read(place))
         if old is not None and differs(old, probe):
-            again = differs(old, take(model))
+            again = differs(old, _taken(model, folder, "policy"))
             if again:
                 raise SetupError(
                     again,
@@ -162,9 +166,18 @@ def check(model: Model, folder: Path, reuse_from: Path | None = None) -> Probe:
 
 
 def record(model: Model, folder: Path) -> None:
-    """Probe a model of whose weights nothing depends, unless the run folder has a probe of it (see `take`)."""
+    """Probe an author, of whose weights nothing depends, unless the run folder has a probe of it (see `take`)."""
     if _of(model, read(folder)) is None:
-        _keep(take(model), folder)
+        _keep(_taken(model, folder, "author"), folder)
+
+
+def _taken(model: Model, folder: Path, role: str) -> Probe:
+    """Take a probe, and keep what its calls cost."""
+    costs: list[CallCost] = []
+    try:
+        return take(model.metered(costs.append))
+    finally:
+        append_lines(folder / CALLS, [cost.line("probe", PROBE, role) for cost in costs])
 
 
 def read(folder: Path) -> tuple[Probe, ...]:
@@ -205,7 +218,7 @@ def _of(model: Model, probes: Sequence[Probe]) -> Probe | None:
     return next((probe for probe in probes if (probe.model, probe.checkpoint) == wanted), None)
 
 
-def _ask(model: Model, question: _Question, seed: int) -> Reply:
+def _ask(model: Model, question: Question, seed: int) -> Reply:
     """Ask one question."""
     talk = Conversation()
     talk.show(question.system)

@@ -312,19 +312,8 @@ class _Runner:
 
     def _call(self, planned: Planned, attempt: int, cost: CallCost) -> ModelCall:
         """Return the line of one model call."""
-        return ModelCall(
-            arm=planned.arm,
-            stage=self._stage,
-            role="policy",
-            task_id=planned.task.task_id,
-            sample=planned.sample,
-            attempt=attempt,
-            outcome=cost.outcome,
-            usage=cost.usage,
-            money=self._agent.model.endpoint.price(cost.usage),
-            tries=cost.tries,
-            seconds=cost.seconds,
-        )
+        task_id, sample = planned.key
+        return cost.line(planned.arm, self._stage, "policy", task_id=task_id, sample=sample, attempt=attempt)
 
 
 def _counts(attempt: _Attempt) -> dict[str, int]:

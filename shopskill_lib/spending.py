@@ -14,6 +14,9 @@ from shopskill_lib.records import ModelCall, Usage
 CALLS = "calls.jsonl"
 """What each model call cost, one line each; in the run folder, and in that of every online round."""
 
+PROBE = "probe"
+"""Stage of the calls that look at a model before anything is bought of it."""
+
 REPLIES = ("call", "fault")
 """Outcomes of a call that are always paid for. A refusal has no tokens, and neither has an error."""
 
@@ -94,15 +97,15 @@ def spent(run_dir: Path) -> dict[tuple[str, str], Tally]:
         for call in read_lines(path, ModelCall.model_validate_json):
             group = (call.stage, "policy" if call.role == "policy" else "author")
             tallies[group] += Tally.of_call(call.outcome, call.usage, call.money)
-            if call.role == "policy":
+            if call.role == "policy" and call.stage != PROBE:
                 attempts[group].add((path, call.arm, call.task_id, call.sample, call.attempt))
     return {group: tallies[group] + Tally(episodes=len(attempts[group])) for group in sorted(tallies)}
 
 
 def by_model(run_dir: Path) -> dict[str, Tally]:
-    """Return what all processes so far have spent on ``policy`` and ``author``."""
-    groups = spent(run_dir)
-    return {who: total(tally for group, tally in groups.items() if group[1] == who) for who in ("policy", "author")}
+    """Return what all processes so far have spent on ``policy`` and ``author``, probes aside."""
+    groups = [(who, tally) for (stage, who), tally in spent(run_dir).items() if stage != PROBE]
+    return {name: total(tally for who, tally in groups if who == name) for name in ("policy", "author")}
 
 
 class Purse:

@@ -15,6 +15,7 @@ import httpx2
 
 from shopskill_lib.clock import Clock
 from shopskill_lib.models import ChatModel, Endpoint, connect
+from shopskill_lib.probes import QUESTIONS
 
 Json = dict[str, Any]
 
@@ -77,6 +78,19 @@ PONG = completion(text="pong", finish="length")
 def is_probe(body: Json) -> bool:
     """Whether this is the one token that a server which is down is asked for."""
     return bool(body["messages"] == [{"role": "user", "content": "ping"}])
+
+
+ASKED = {question.system for question in QUESTIONS}
+
+
+def is_question(body: Json) -> bool:
+    """Whether this is one of the fixed questions to a model before anything is bought of it."""
+    return body["messages"][0]["content"] in ASKED
+
+
+def _answered(body: Json) -> Answer:
+    """What a model answers to a fixed question, whatever its script."""
+    return completion(text=f"a fixed answer to {len(body['messages'][1]['content'])} letters")
 
 
 def buyer(body: Json) -> Answer:
@@ -188,12 +202,13 @@ class FastClock:
         return (time.monotonic() - self._start) * self.FACTOR
 
 
-def scripted(script: Script = buyer, clock: Clock | None = None, **settings: Any) -> ChatModel:
-    """A simulated model in this process that answers by the script, and probes by itself."""
+def scripted(script: Script = buyer, clock: Clock | None = None, *, asked: bool = False, **settings: Any) -> ChatModel:
+    """A simulated model in this process: it answers by the script, probes by itself, fixed questions so if `asked`."""
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
-        answer = PONG if is_probe(body) else script(body)
+        known = PONG if is_probe(body) else None if asked or not is_question(body) else _answered(body)
+        answer = known or script(body)
         return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
 
     named = {"model": "scripted", "checkpoint": "c1"} | settings
@@ -210,8 +225,11 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
-    """Serve a script, or a list of answers of which the last repeats, on loopback."""
+def serve(script: Script | Sequence[Answer], *, asked: bool = False) -> Iterator[Server]:
+    """Serve a script, or a list of answers of which the last repeats, on loopback.
+
+    Fixed questions to the model are answered without it, and kept among its requests only if `asked`.
+    """
     requests: list[Json] = []
     lock = threading.Lock()
 
@@ -221,10 +239,15 @@ def serve(script: Script | Sequence[Answer]) -> Iterator[Server]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if is_question(body) and not asked:
+                self.reply(_answered(body))
+                return
             with lock:
                 requests.append({**body, "path": self.path, "authorization": self.headers["authorization"]})
                 number = len(requests)
-            answer = script(body) if callable(script) else script[min(number, len(script)) - 1]
+            self.reply(script(body) if callable(script) else script[min(number, len(script)) - 1])
+
+        def reply(self, answer: Answer) -> None:
             if answer is HANG_UP:
                 self.close_connection = True
                 return

@@ -13,7 +13,7 @@ from itertools import count
 MESSAGE = {"role": "assistant", "content": "so"}
 BODY = {
     "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "length"}],
-    "usage": {"prompt_tokens": 5, "completion_tokens": 1},
+    "usage": {"prompt_tokens": 5, "completion_tokens": 512},
 }
 REQUESTS = count(1)
 

@@ -75,7 +75,7 @@ def end(body: Json) -> Answer:
     return PONG if is_probe(body) else completion(text="so", finish="length", usage=USAGE)
 
 
-USAGE = {"prompt_tokens": 10, "completion_tokens": 3}
+USAGE = {"prompt_tokens": 10, "completion_tokens": 512}
 
 
 class Child:

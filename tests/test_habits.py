@@ -152,6 +152,20 @@ def test_thoughts_are_recorded_and_never_sent_back(shop: EmbeddedShop, stream: b
     assert "SECRET" not in json.dumps(there.last)
 
 
+def test_thoughts_are_kept_where_pages_are(shop: EmbeddedShop, tmp_path: Path) -> None:
+    def thinking(body: Json) -> Answer:
+        document = json.loads(buyer(body).body)
+        document["choices"][0]["message"]["reasoning"] = "想一想"
+        return Answer(json.dumps(document).encode())
+
+    task = shop.catalogue.tasks["1"]
+    plan = [Planned("bare", task, 0, BARE), Planned("train", task, 0, BARE, keep_pages=True)]
+    with scene(shop, thinking, stream=False) as there:
+        sets = run(plan, there.agent, tmp_path, rollout_seed=0, stage="test", threads=1)
+    kept = {name: {step.reasoning for step in arm.scored[0].steps} for name, arm in sets.items()}
+    assert kept == {"bare": {None}, "train": {"想一想"}}
+
+
 def test_a_failing_server_is_no_ending(shop: EmbeddedShop, stream: bool) -> None:
     def script(body: Json) -> Answer:
         return buyer(body) if is_probe(body) else at_turn(9, Answer(b""))(body)

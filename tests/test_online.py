@@ -15,7 +15,19 @@ from typing import Any
 import pytest
 from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
 
-from shopskill_lib import chronicle, compiler, curriculum, cycle, ledger, online, plots, protocol, tables, workbench
+from shopskill_lib import (
+    chronicle,
+    compiler,
+    curriculum,
+    cycle,
+    ledger,
+    online,
+    plots,
+    protocol,
+    replicates,
+    tables,
+    workbench,
+)
 from shopskill_lib.cards import Card, Facts
 from shopskill_lib.clusters import LeftOut
 from shopskill_lib.compiler import Draft
@@ -27,6 +39,7 @@ from shopskill_lib.rounds import Round, measured, read_round
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
 from shopskill_lib.spending import Purse, spent, total
+from shopskill_lib.store import Store, best
 from shopskill_lib.workbench import Bench
 
 CHILD = Path(__file__).with_name("rounds_child.py")
@@ -205,6 +218,22 @@ def test_retries_are_not_trained_on(bench: Bench) -> None:
 
 def with_(bench: Bench, **names: Any) -> Bench:
     return replace(bench, settings=bench.settings.model_copy(update=names))
+
+
+def test_rounds_say_whether_their_rollouts_are_independent(finished: Finished, tmp_path: Path) -> None:
+    """G rollouts of a group are replicates: at temperature 0 all the same, at that of a run as a rule not."""
+    bench, rounds = finished
+    arms = Store(rounds[0].folder)
+    groups = [name for name in arms.arms if name.startswith("group-0")]
+    found = replicates.compare(
+        best(attempts).episode for name in groups for attempts in arms.attempts(name.replace("-", ":")).values()
+    )
+    assert found.pairs == bench.settings.n_groups and found.share is not None and found.share < 0.9
+    assert not any("replicates" in note for done in rounds for note in done.report.notes)
+    cold = gated(tmp_path / "run", policy_temperature=0.0, n_groups=4, n_gap=0, rounds=1, max_candidates=0)
+    (done,) = online.rounds(cold, RULE)
+    assert done.report.notes[0].startswith("replicates are not independent: 4 of 4 pairs")
+    assert "temperature 0" in str(done)
 
 
 def test_tables_show_rounds_side_by_side(finished: Finished) -> None:

@@ -1,12 +1,13 @@
 """Fixed questions before anything is bought: recorded, compared, and no part of what is counted."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Answer, FakeClock, Json, Script, buyer, completion, failure, is_probe, scripted, serve
+from scripted import Answer, FakeClock, Json, Script, buyer, completion, failure, is_probe, is_question, scripted, serve
 
 from shopskill_lib import probes, protocol, workbench
 from shopskill_lib.errors import InputError, SetupError
@@ -19,11 +20,6 @@ from shopskill_lib.store import read_calls
 from shopskill_lib.workbench import Bench
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3}
-
-
-def is_question(body: Json) -> bool:
-    """Whether a request is one of the fixed questions."""
-    return "travel mug" in body["messages"][1]["content"] or "保温杯" in body["messages"][1]["content"]
 
 
 def named(word: str, counted: bool = True) -> Script:
@@ -41,7 +37,7 @@ def named(word: str, counted: bool = True) -> Script:
 
 
 def taken(script: Script, **settings: Any) -> Probe:
-    return probes.take(scripted(script, **({"temperature": 0.7} | settings)))
+    return probes.take(scripted(script, asked=True, **({"temperature": 0.7} | settings)))
 
 
 def test_a_probe_tells_what_a_server_does() -> None:
@@ -130,7 +126,7 @@ def bench(opened: Bench, tmp_path: Path) -> Bench:
 
 
 def with_model(bench: Bench, script: Script, **change: Any) -> Bench:
-    model = scripted(script, temperature=0.7)
+    model = scripted(script, asked=True, temperature=0.7)
     return replace(bench, agent=replace(bench.agent, model=model), **change)
 
 
@@ -139,7 +135,7 @@ def roll_out(bench: Bench) -> int:
     return len(protocol.roll_out(bench, protocol.plan_bare(bench, "val"), "test")["bare"].scored)
 
 
-def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_not_counted(bench: Bench) -> None:
+def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_paid_for(bench: Bench) -> None:
     asked: list[bool] = []
 
     def script(body: Json) -> Answer:
@@ -149,7 +145,8 @@ def test_a_probe_lies_in_the_run_folder_before_the_first_episode_and_is_not_coun
 
     at = with_model(bench, script)
     assert roll_out(at) == 3
-    assert len(read_calls(bench.folder)) == asked.count(False) < len(asked)
+    stages = Counter(call.stage for call in read_calls(bench.folder))
+    assert stages.pop("probe") == asked.count(True) and stages.total() == asked.count(False) > 0
     before, size = (bench.folder / probes.FILE).read_bytes(), len(asked)
     assert json.loads(before)[0]["model"] == "scripted"
     assert roll_out(at) == 3 and len(asked) == size, "nothing is owed, so nothing is asked"
@@ -164,7 +161,7 @@ def test_other_weights_under_the_same_name_are_not_reused(bench: Bench, tmp_path
         roll_out(other)
     assert not (other.folder / "episodes").exists() and not (other.folder / probes.FILE).exists()
     same = with_model(bench, named("a"), folder=tmp_path / "same", settings=settings)
-    assert roll_out(same) == 3 and read_calls(same.folder) == []
+    assert roll_out(same) == 3 and {call.stage for call in read_calls(same.folder)} == {"probe"}
     (bench.folder / probes.FILE).unlink()
     assert roll_out(other) == 3, "the user says that they are the same"
 
@@ -186,10 +183,10 @@ def test_one_odd_answer_is_looked_at_twice(bench: Bench) -> None:
 
 
 def test_the_first_answer_stays_and_other_models_are_added(bench: Bench) -> None:
-    model = scripted(named("a"), temperature=0.7)
+    model = scripted(named("a"), asked=True, temperature=0.7)
     probes.check(model, bench.folder)
     probes.check(replace(model, endpoint=replace(model.endpoint, checkpoint="c2")), bench.folder)
-    probes.record(scripted(named("b"), temperature=0.7), bench.folder)
+    probes.record(scripted(named("b"), asked=True, temperature=0.7), bench.folder)
     assert [(one.model, one.checkpoint) for one in probes.read(bench.folder)] == [
         ("scripted", "c1"),
         ("scripted", "c2"),
@@ -216,7 +213,7 @@ def test_a_dead_server_is_the_affair_of_the_run() -> None:
 
 
 def test_all_seeds_are_tried_before_they_are_said_to_be_ignored() -> None:
-    with serve([completion(("search", {"query": "杯"}), usage=USAGE)]) as server:
+    with serve([completion(("search", {"query": "杯"}), usage=USAGE)], asked=True) as server:
         model = connect(Endpoint(url=server.url, model="m", checkpoint="c", temperature=0.7), clock=FakeClock().clock)
         assert probes.take(model).seed_matters is False
         model.close()

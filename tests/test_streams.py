@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scripted import Answer, FakeClock, completion, failure, serve, streamed
 
 from shopskill_lib.errors import InfrastructureError, SetupError
+from shopskill_lib.exchange import Failed
 from shopskill_lib.models import TRIES, Endpoint, connect
 from shopskill_lib.records import canonical
 from shopskill_lib.replies import NotAReplyError, Reply, Stop, ToolCall, read_reply
@@ -198,3 +199,14 @@ def test_a_server_without_streams_says_which_option_to_change() -> None:
     refusal = failure(400, '{"error": {"message": "stream_options is not supported"}}')
     with pytest.raises(SetupError, match=r"does not take stream .*set stream to false"):
         ask(refusal)
+
+
+@pytest.mark.parametrize(("name", "overloaded"), [("no events", True), ("no end", False), ("an error", False)])
+def test_an_empty_stream_means_that_fewer_at_once_are_borne(name: str, overloaded: bool) -> None:
+    """A server of server_habits answers three of four streams at once with nothing."""
+    with serve([BROKEN[name]]) as server:
+        model = connect(Endpoint(url=server.url, model="m", checkpoint="c", stream=True))
+        with pytest.raises(Failed) as failed:
+            model.servers.all[0].exchange.ask(b'{"messages":[{"content":"a"}]}', set())
+        model.close()
+    assert failed.value.retry and failed.value.overloaded is overloaded

@@ -35,9 +35,9 @@ class DirectModel:
         """Return itself."""
         return self
 
-    def at(self, temperature: float) -> "DirectModel":
-        """Return the same model at another temperature."""
-        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
+    def uncounted(self, temperature: float) -> "DirectModel":
+        """Return the same model at a temperature, whose calls are told to no meter."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature), meter=None)
 
     def listed(self) -> tuple[str, ...] | None:
         """List nothing: there is no server."""
@@ -73,7 +73,8 @@ class DirectModel:
             canonical(answer.body), {tool["function"]["name"] for tool in tools}, max_tokens=self.endpoint.max_tokens
         )
         if self.meter is not None:
-            self.meter(CallCost("call" if reply.calls else "fault", reply.usage, reply.tries, reply.seconds))
+            kind, money = "call" if reply.calls else "fault", self.endpoint.price(reply.usage)
+            self.meter(CallCost(kind, reply.usage, reply.tries, reply.seconds, money))
         return reply
 
 
