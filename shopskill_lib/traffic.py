@@ -83,9 +83,12 @@ class Traffic:
             self._row, self._earliest = 0, 0.0
             if self._since is not None and self._pause > FIRST_PAUSE:
                 _say(f"{self._server} answers again after {self._clock.seconds() - self._since:.0f} s")
-            self._since = None
             self._limit = min(self._most, self._limit + 1 / self._limit)
-            self._changed.notify_all()
+            if self.down:
+                self._changed.notify_all()
+            else:
+                self._changed.notify()  # the limit may have risen by one
+            self._since = None
 
     def failed(self, cause: str, *, overloaded: bool = False, wait: float = 0.0) -> None:
         """Note that a request was not answered.
@@ -166,10 +169,11 @@ class Traffic:
                     _say(f"{self._server} does not answer ({self._cause}): waiting, {self._patience:.0f} s at most")
                 self._pause = min(LONGEST_PAUSE, 2 * self._pause)
                 given_up = self._clock.seconds() - self._since >= self._patience
-            self._deaths += given_up
-            self._changed.notify_all()
             if given_up:
+                self._deaths += 1
+                self._changed.notify_all()
                 raise self._gone()
+            self._changed.notify()
 
     def _gone(self) -> SetupError:
         """Return what is told of a server that does not come back."""
