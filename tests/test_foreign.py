@@ -93,11 +93,19 @@ def test_option_values_of_the_fork_get_their_axis() -> None:
     assert translate(fork_state(options, ["白", "黑", "40", "42"], {"颜色": "黑", "尺码": "40"}))["options_complete"]
 
 
+def test_what_is_chosen_already_goes_out_as_the_page_would_list_it() -> None:
+    state: ObservationState = {**pages.home_state(), "selected_options": {"套餐": "标配 | 赠type-c线"}}
+    assert DIALECTS[0].said("click[套餐=标配/赠Type-C线]", state) == "click[套餐=标配 | 赠type-c线]"
+
+
 def test_a_value_on_two_axes_is_offered_where_the_fork_sets_it() -> None:
     options = {"内存": ["标准", "大"], "套餐": ["标准", "礼盒"]}
     state = translate(fork_state(options, ["标准", "大", "标准", "礼盒"]))
     assert state["actions"][4:] == ["内存=大", "套餐=标准", "套餐=礼盒"]
     assert state["available_options"]["内存"] == ["标准", "大"]
+    fork = DIALECTS[1]
+    assert fork.said("click[套餐=标准]", state) == "click[标准]"
+    assert fork.said("click[内存=标准]", state) == "click[内存=标准]", "no button there: nothing happens"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

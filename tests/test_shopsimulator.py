@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import Answer, Json, buyer, scripted
+from scripted import Answer, FakeClock, Json, buyer, scripted
 from stopping import until
 from v8_fixture import V8, Fault, Reply, Request, v8_server
 from v8_pages import rendered
@@ -360,6 +360,47 @@ def test_a_reset_that_nobody_waits_for_any_more_gives_its_slot_back(goods: Catal
         held.set()
         until(lambda: not list(tmp_path.glob("slots-*")))
         assert not server.odd_leases and server.asked()["release_one"] == 1
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_resets_are_sent_again_and_steps_are_not(goods: Catalogue, tmp_path: Path, number: int) -> None:
+    """A proxy's 503 has surely not reached the shop; the same for a step costs the attempt all the same."""
+    clock, asked = FakeClock(), list[str]()
+
+    def before(request: Request) -> Fault | None:
+        if request.body:
+            asked.append(request.body["action"])
+        bad = asked[-1:] == ["interact"] or (asked[-1:] == ["reset"] and len(asked) <= number)
+        return Fault(Reply(503, b"<h1>Service Unavailable</h1>", "text/html")) if request.body and bad else None
+
+    with v8_server(before=before) as server:
+        session = connect(server.url, goods, tmp_path, clock=clock.clock).reset(task_of(goods))
+        assert asked == ["reset"] * (number + 1)
+        with pytest.raises(InfrastructureError, match="step 1 of task 1830: HTTP 503: <h1>Service Unavailable"):
+            session.step("search[耳机]")
+        session.close()
+        assert asked[number + 1 :] == ["interact", "release_one"] and not server.odd_leases
+    assert clock.waits[: min(number, 4)] == [1.0, 2.0, 4.0, 8.0][:number]
+
+
+def test_a_release_that_does_not_arrive_is_left_to_the_next_run(
+    goods: Catalogue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost: list[int] = []
+
+    def before(request: Request) -> Fault | None:
+        if request.body and request.body["action"] == "release_one" and not lost:
+            lost.append(request.number)
+            return Fault(Reply(502, b"<h1>Bad Gateway</h1>", "text/html"))
+        return None
+
+    with v8_server(before=before) as server:
+        connect(server.url, goods, tmp_path).reset(task_of(goods)).close()
+        (path,) = tmp_path.glob("slots-*")
+        (tmp_path / "slots-gone.jsonl").write_bytes(path.read_bytes())  # nobody locks it
+        connect(server.url, goods, tmp_path).reset(task_of(goods)).close()
+        assert "task 1830; it has been freed" in capsys.readouterr().err
+        assert not server.odd_leases
 
 
 def test_what_is_interrupted_gives_its_slot_back(

@@ -60,14 +60,18 @@ class RefusalError(Exception):
         return not self.own and self.status in _OUT_OF_ORDER
 
 
+Answer = Json | RefusalError | UnreachableError
+"""What comes of a request."""
+
+
 class _Errand:
     """A request on a thread of its own: somebody waits for its answer, or has gone and left it to `unwanted`."""
 
-    def __init__(self, ask: Callable[[], Json], unwanted: Callable[[Json | Exception], None]) -> None:
+    def __init__(self, ask: Callable[[], Json], unwanted: Callable[[Answer], None]) -> None:
         self._ask, self._unwanted = ask, unwanted
         self._lock, self._over = threading.Lock(), threading.Event()
         self._left = False
-        self._answer: Json | Exception = UnreachableError("the request was broken off", sent=True)
+        self._answer: Answer = UnreachableError("the request was broken off", sent=True)
 
     def wait(self, seconds: float) -> Json:
         """Ask, and return the answer; whoever does not take it, for whatever reason, has left it.
@@ -166,7 +170,7 @@ class Door:
         """Ask once without waiting for a turn: for what must be told even to a server that is out of order."""
         return self._result(body, self.timeout)
 
-    def ask_waiting(self, body: Json, unwanted: Callable[[Json | Exception], None]) -> Json:
+    def ask_waiting(self, body: Json, unwanted: Callable[[Answer], None]) -> Json:
         """Ask what the server may keep waiting; whoever gives up leaves somebody behind who takes the answer.
 
         Args:

@@ -27,6 +27,7 @@ class EmbeddedShop:
     """A shop over a catalogue in memory."""
 
     unscored = note = ""
+    """Its rewards are M4's, and nothing about them varies."""
 
     def __init__(self, catalogue: Catalogue, cache: Path, *, action_limit: int = 30) -> None:
         """Open the shop.

@@ -6,7 +6,7 @@ v8 speaks as we do, fork v2.1 sends states of another kind, the original sends t
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from shopskill_lib.records import Feedback, Language, ListedProduct, ObservationState, Task
@@ -72,10 +72,10 @@ def harmless(argument: str) -> str:
     return tidy(argument.translate(_MARKS))
 
 
-def label_of(argument: str, state: ObservationState) -> str | None:
-    """Return the page's own label for a click, whatever its letter case and spaces; None where there is none."""
+def label_of(argument: str, labels: Iterable[str]) -> str | None:
+    """Return the label that a click means, whatever its letter case and spaces; None where there is none."""
     wanted = key(argument)
-    return next((label for label in state["actions"] if key(label) == wanted), None)
+    return next((label for label in labels if key(label) == wanted), None)
 
 
 def _said(action: str, state: ObservationState) -> str:
@@ -83,21 +83,25 @@ def _said(action: str, state: ObservationState) -> str:
     verb, argument = parse_action(action)
     if verb not in ("search", "click"):
         return harmless(action)
-    label = label_of(argument, state) if verb == "click" else None
+    label = label_of(argument, [*state["actions"], *_chosen(state)]) if verb == "click" else None
     return f"{verb}[{harmless(argument) if label is None else label}]"
+
+
+def _chosen(state: ObservationState) -> list[str]:
+    """Return the labels of the options that are chosen, which a page does not list."""
+    return [pages.option_label(*option) for option in state.get("selected_options", {}).items()]
 
 
 def _derived(action: str, before: ObservationState, *, changed: bool, language: Language) -> Feedback:
     """Return what became of an action on a server that does not say it."""
     verb, argument = parse_action(action)
-    chosen = before.get("selected_options", {})
     if verb not in ("search", "click"):
         reason = verb
     elif not harmless(argument):
         reason = "empty_argument"
-    elif verb == "search" or changed or label_of(argument, before) is not None:
+    elif verb == "search" or changed or label_of(argument, before["actions"]) is not None:
         reason = "executed"
-    elif key(argument) in {key(pages.option_label(*option)) for option in chosen.items()}:
+    elif label_of(argument, _chosen(before)) is not None:
         reason = "already_selected"
     else:
         reason = "unavailable_action"
@@ -163,11 +167,13 @@ class Fork:
     def said(self, action: str, state: ObservationState) -> str:
         """Return what is sent: of an option, the value alone."""
         verb, argument = parse_action(action)
-        for axis, values in state.get("available_options", {}).items():
-            for value in values:
-                if verb == "click" and key(argument) == key(pages.option_label(axis, value)):
-                    return f"click[{value}]"
-        return _said(action, state)
+        label = label_of(argument, state["actions"]) if verb == "click" else None
+        values = {
+            pages.option_label(axis, value): value
+            for axis, values in state.get("available_options", {}).items()
+            for value in values
+        }
+        return f"click[{values[label]}]" if label in values else _said(action, state)
 
     def page(self, answer: Json, action: str, before: ObservationState, task: Task) -> Page:  # noqa: ARG002 - shows no task
         """Return the page as we render it."""

@@ -10,7 +10,7 @@ from shopskill_lib.files import read_text, write_json
 from shopskill_lib.records import Record
 from shopskill_lib.shops.budget import BUDGET_VERSION
 from shopskill_lib.shops.catalog import Catalogue
-from shopskill_lib.shops.door import Door, Json, RefusalError, UnreachableError
+from shopskill_lib.shops.door import Answer, Door, Json, RefusalError, UnreachableError
 from shopskill_lib.shops.foreign import Generation
 from shopskill_lib.shops.reward import REWARD_VERSION
 
@@ -208,7 +208,7 @@ def _number(document: Json, name: str) -> float | None:
 def _by_reset(door: Door) -> Server:
     """Tell fork v2.1 from the original by what a reset says, and give its slot back."""
 
-    def give_back(answer: Json | Exception) -> None:
+    def give_back(answer: Answer) -> None:
         if isinstance(answer, dict) and isinstance(answer.get("env_idx"), int):
             door.tell({"action": "release_one", "env_idx": answer["env_idx"]})
 

@@ -18,7 +18,7 @@ from shopskill_lib.errors import InfrastructureError, InputError, ParameterError
 from shopskill_lib.records import Ending, Product, Task
 from shopskill_lib.shops import leases, servers
 from shopskill_lib.shops.catalog import Catalogue
-from shopskill_lib.shops.door import Door, Json, RefusalError, UnreachableError
+from shopskill_lib.shops.door import Answer, Door, Json, RefusalError, UnreachableError
 from shopskill_lib.shops.foreign import V8, Dialect, Fork, Original, Page
 from shopskill_lib.shops.leases import Ledger, Places
 from shopskill_lib.shops.outcomes import NoAnswerError, Outcome
@@ -30,8 +30,11 @@ from shopskill_lib.text import key, task_key
 
 __all__ = ["Server", "ShopSimulator", "connect", "probe"]
 
-RESET_TRIES = 4
-"""Requests for one reset at most, of those that surely were not carried out."""
+RESET_TRIES = 6
+"""Requests for one reset at most, of those that surely were not carried out: more than it takes to call a server down,
+so that no episode is given up for a server that answers nobody."""
+LONGEST_PAUSE = 8.0
+"""Seconds between two of them at most."""
 PATIENCE = 300.0
 """Seconds that an episode waits for a slot while other clients hold them all, at least."""
 PAUSE = 5.0
@@ -176,15 +179,21 @@ class ShopSimulator:
         with self._lending:
             self._lent.pop(lease.number, None)
         try:
-            if release:
-                with contextlib.suppress(RefusalError):  # whatever it refuses, the slot is not ours any more
-                    self.door.tell(lease.body("release_one"))
-            if sure:
+            if self._released(lease, release) and sure:
                 self._ledger.over(lease.number)
-        except UnreachableError:
-            pass  # it stays in the ledger: the next run names it
         finally:
             self._places.give_back()
+
+    def _released(self, lease: Lease, release: bool) -> bool:
+        """Release a slot where it is to be released; tell whether the server has heard it, whatever it says."""
+        try:
+            if release:
+                self.door.tell(lease.body("release_one"))
+        except RefusalError as error:
+            return error.own
+        except UnreachableError:
+            return False
+        return True
 
     def _open(self) -> None:
         """Before the first reset, name what killed processes left, and ask for no more than the server has."""
@@ -215,7 +224,7 @@ class ShopSimulator:
                 passing = error.passing if isinstance(error, RefusalError) else not error.sent
                 if not passing or tries == RESET_TRIES:
                     raise self._refused(error, idx) from error
-                self.door.clock.sleep(2.0 ** (tries - 1))
+                self.door.clock.sleep(min(LONGEST_PAUSE, 2.0 ** (tries - 1)))
 
     def _body(self, task: Task, idx: int) -> Json:
         """Return the request for a task; only v8 reads whether the persona counts."""
@@ -259,14 +268,14 @@ class ShopSimulator:
         self.door.clock.sleep(PAUSE)
         return alone + PAUSE + (self.door.timeout if isinstance(error, UnreachableError) else 0.0)
 
-    def _take_late(self, number: int, idx: int, answer: Json | Exception) -> None:
+    def _take_late(self, number: int, idx: int, answer: Answer) -> None:
         """Give back at once what comes of a reset that nobody waits for any more."""
-        if isinstance(answer, UnreachableError):
-            return  # the server may still lend a slot for it: the ledger keeps the question
-        if isinstance(answer, dict):
-            with contextlib.suppress(RefusalError, UnreachableError, InfrastructureError):
-                self.door.tell(self._lease(number, idx, answer).body("release_one"))
-        self._ledger.over(number)
+        if isinstance(answer, RefusalError | UnreachableError):
+            nothing = self._holds_nothing(answer)
+        else:
+            nothing = self._released(self._lease(number, idx, answer), release=True)
+        if nothing:  # else the ledger keeps it for the next run to name
+            self._ledger.over(number)
 
     def _lease(self, number: int, idx: int, answer: Json) -> Lease:
         """Return the slot of a reset's answer, written down."""
