@@ -269,14 +269,14 @@ def shop_episode(case: Case) -> Finding:
             todo=case.shop.unscored or "look at the shop's log",
         )
     bought = "nothing" if end.purchase is None else "gold" if end.purchase.asin == gold.asin else "another product"
-    found = f"{where} bought {bought} and earned {end.reward:.2f}"
+    found = f"{where} bought {bought} and earned {end.reward:.2f}, ended by {end.reward_detail.termination_reason}"
     if bought == "gold" and end.reward == 1:
         return Finding("ok", found)
     parts = ", ".join(f"{name} {getattr(end.reward_detail, name):g}" for name in _PARTS)
     return Finding(
         "warning",
         f"{found} ({parts})",
-        "see whether products, tasks and reward belong together: the script knew the product that meets everything",
+        "see whether products, tasks and reward belong together, and whether max_steps leaves room for a purchase",
     )
 
 
