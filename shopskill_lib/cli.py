@@ -87,6 +87,8 @@ def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
     plan.add_argument("--helping", type=int, default=4, help="chunks that help")
     plan.add_argument("--budget", type=int, metavar="K", help="most factors to select; default min(10, slots)")
     plan.add_argument("--error", type=float, default=0.03, help="standard error that is wanted")
+    plan.add_argument("--spread", type=float, default=0.05, help="standard deviation of a chunk's effect over tasks")
+    plan.add_argument("--rollouts", type=int, help="budget, bare and masked together, to split over tasks")
     plan.set_defaults(command=_plan)
 
 
@@ -206,10 +208,14 @@ def _plan(options: argparse.Namespace) -> str:
             todo="pilot a run first, or guess: --success 0.45 --between 0.5",
         )
     asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)
-    question = planning.Question(success, between, *asked)
+    question = planning.Question(success, between, *asked, options.spread)
     head = f"bare success {success:.2f}, share of variance between tasks {between:.2f}, {question.helping} of "
-    head += f"{sum(question.versions)} factors help by {question.effect:+g}"
-    return f"{head}\n{planning.compare(question).to_string()}\n{planning.recommend(question)}"
+    head += f"{sum(question.versions)} factors help by {question.effect:+g}, spread over tasks {question.spread:g}"
+    parts = [head, planning.compare(question).to_string(), planning.recommend(question)]
+    if options.rollouts is not None:
+        split = planning.allocate(question, options.rollouts)
+        parts += [f"{options.rollouts} rollouts, split between tasks and masked rollouts a task:", split.to_string()]
+    return "\n".join(parts)
 
 
 def _truth(options: argparse.Namespace) -> str:

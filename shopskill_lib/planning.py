@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -19,10 +21,17 @@ DESIGNS: tuple[tuple[Design, int], ...] = (
     ("independent", 2),
     ("complementary", 2),
     ("balanced", 2),
+    ("balanced", 4),
 )
 """Designs that are compared, with their masked rollouts a task; the first is the reference."""
 
 SIZES = (100, 200, 400, 800, 1600)
+
+SAMPLES = (1, 2, 4, 8)
+"""Masked rollouts a task that a budget may be split into."""
+
+FEW_TASKS = 50
+"""Tasks of a split at least: so few have been seen to keep the coverage of intervals with task-clustered errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class Question:
         helping: number of chunks that help by that much; the others do nothing.
         budget: K of the rule; None for min(10, slots).
         error: standard error that is wanted.
+        spread: standard deviation over tasks of a chunk's effect; as large as the effect where half of the tasks have
+            twice of it and the others nothing.
     """
 
     success: float
@@ -47,6 +58,7 @@ class Question:
     helping: int = 4
     budget: int | None = None
     error: float = 0.03
+    spread: float = 0.05
 
     def __post_init__(self) -> None:
         """Refuse what cannot be asked."""
@@ -85,7 +97,7 @@ class Question:
 
     def setting(self, tasks: int, design: Design, masked_samples: int) -> Setting:
         """Return a gate of this size and design."""
-        return Setting(self.versions, tasks, self.success, self.between, masked_samples, design)
+        return Setting(self.versions, tasks, self.success, self.between, masked_samples, design, self.spread)
 
 
 def compare(question: Question, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
@@ -111,6 +123,40 @@ def compare(question: Question, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows).set_index(["masked rollouts", "design"])
+
+
+def allocate(question: Question, rollouts: int) -> pd.DataFrame:
+    """Return one row a way to split a budget between tasks and masked rollouts a task, the smallest error first.
+
+    Every task has one bare rollout, which all its masked ones are paired with (M18). Errors are the largest over
+    factors; splits of fewer than `FEW_TASKS` tasks, or fewer than a design needs, are left out.
+
+    Args:
+        question: what is known and wanted.
+        rollouts: bare and masked together.
+
+    Raises:
+        ParameterError: no split has enough tasks.
+    """
+    rows = []
+    for design, samples in product(get_args(Design), SAMPLES):
+        tasks = rollouts // (samples + 1)
+        if tasks < FEW_TASKS or (samples % 2 and design != "independent"):
+            continue
+        setting = question.setting(tasks, design, samples)
+        if tasks < setting.fewest_tasks:
+            continue
+        error = float(power.standard_errors(setting).max())
+        rows.append((design, samples, tasks, tasks * samples, setting.rollouts, error, power.detectable(error)))
+    if not rows:
+        raise ParameterError(
+            f"rollouts is {rollouts}",
+            where="rollouts",
+            allowed=f"at least {2 * FEW_TASKS}: {FEW_TASKS} tasks, each bare and masked once",
+            todo="plan more rollouts",
+        )
+    names = ["design", "masked a task", "tasks", "masked rollouts", "all rollouts", "std error", "detectable"]
+    return pd.DataFrame(rows, columns=names).sort_values("std error", ignore_index=True).round(4)
 
 
 def recommend(question: Question) -> str:

@@ -1,8 +1,8 @@
 """Before a run: what a gate of a given size, design and success rate will be able to say (METHOD section 13).
 
 Rewards are taken as 0 or 1 with a probability of the task's own. With w the mean within-task variance of one rollout,
-the paired difference of a masked and a bare run has variance 2w, and rows of one task share the bare run's. M19's
-covariance follows from the first two moments of the masks; nothing is fitted here.
+the paired difference of a masked and a bare run has variance 2w, and rows of one task share the bare run's. Effects
+that differ between tasks add to that. M19's covariance follows from the moments of the masks; nothing is fitted here.
 """
 
 import bisect
@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ FloatArray = NDArray[np.float64]
 
 LEVEL, POWER = 0.05, 0.8
 DRAWS = 20_000
+DRAWN = 1024
+"""Tasks whose masks stand for all masks of a design."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Setting:
             where each is always or never solved; the correlation of two rollouts of the same tasks estimates it.
         masked_samples: masked rollouts a task.
         design: of the masks.
+        spread: standard deviation over tasks of the effect of a factor, in units of reward; taken alike for all
+            factors and unrelated between them.
     """
 
     versions: tuple[int, ...]
@@ -46,6 +51,7 @@ class Setting:
     between: float
     masked_samples: int = 1
     design: Design = "independent"
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what no gate can be."""
@@ -55,6 +61,7 @@ class Setting:
             (self.tasks < 2, "tasks", "2 or more"),
             (not 0 < self.success < 1, "success", "a share between 0 and 1"),
             (not 0 <= self.between < 1, "between", "a share from 0 and below 1"),
+            (not 0 <= self.spread < 1, "spread", "a standard deviation from 0 and below 1"),
             (self.masked_samples < 1 or (paired and self.masked_samples % 2 == 1), "masked_samples", "at least 1, even "
              "for pairs of masks"),
         )  # fmt: skip
@@ -121,11 +128,24 @@ def _total_products(setting: Setting) -> FloatArray:
     return products
 
 
+@cache
+def _squared_information(versions: tuple[int, ...], masked_samples: int, design: Design) -> FloatArray:
+    """Return the (K, K) variance that effects of spread 1 add to a task's sum of columns times rewards.
+
+    With A the task's sum of products of columns it is the mean of A @ A, here over the masks of `DRAWN` tasks.
+    """
+    slots = [masks.Slot(str(j), tuple(f"{j}-{k}" for k in range(count))) for j, count in enumerate(versions)]
+    shown = masks.assign(0, "plan", [str(task) for task in range(DRAWN)], slots, masked_samples, design).masks
+    each = shown.reshape(DRAWN, masked_samples, -1).astype(np.float64)
+    information = np.einsum("tik,til->tkl", each, each)
+    return np.asarray((information @ information).mean(axis=0))
+
+
 def covariance(setting: Setting) -> FloatArray:
     """Return the (K, K) covariance of M19's coefficients that a gate will have.
 
-    Left out is what the effects themselves add. With few draws of masks the products of their columns scatter, which
-    enlarges variances by draws / (draws - K - 1), a pair being one draw; balanced masks do not scatter.
+    With few draws of masks the products of their columns scatter, which enlarges variances by draws / (draws - K - 1),
+    a pair being one draw; balanced masks do not scatter.
 
     Raises:
         ParameterError: there are too few tasks for the design.
@@ -141,8 +161,11 @@ def covariance(setting: Setting) -> FloatArray:
     mean, products = mask_moments(setting.versions)
     inverse, rows = np.linalg.inv(products), setting.tasks * setting.masked_samples
     within = setting.success * (1 - setting.success) * (1 - setting.between)
-    noise = products + _total_products(setting) / setting.masked_samples
-    asymptotic = within * inverse @ noise @ inverse / rows
+    noise = within * (products + _total_products(setting) / setting.masked_samples)
+    if setting.spread:
+        uneven = _squared_information(setting.versions, setting.masked_samples, setting.design)
+        noise += setting.spread**2 * uneven / setting.masked_samples
+    asymptotic = inverse @ noise @ inverse / rows
     draws = setting.tasks * setting.draws
     scatter = 1.0 if setting.design == "balanced" else draws / (draws - len(mean) - 1)
     return np.asarray(asymptotic * scatter)

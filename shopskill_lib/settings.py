@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.masks import Design
 from shopskill_lib.records import CallProtocol, Record, ToolChoice
 
 PATHS = ("catalogue", "splits", "seed_skill", "draft", "reuse_from", "prompts_dir")
@@ -65,8 +66,8 @@ class Settings(Record):
     """What Gate B tests: an online round as `online/round_001`; "" for the skill that Gate A selected."""
     masked_samples: int = Field(1, ge=1)
     """Masked rollouts a task."""
-    mask_design: Literal["independent", "complementary"] = "independent"
-    """How the masks of one task hang together; complementary ones need an even `masked_samples`."""
+    mask_design: Design = "independent"
+    """How masks hang together: within a task, and between tasks where balanced; pairs need an even `masked_samples`."""
     mask_seed: int = Field(0, ge=0)
     """Seed of the masks (M17)."""
     rollout_seed: int = Field(0, ge=0)

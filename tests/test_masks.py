@@ -197,7 +197,8 @@ def test_too_few_tasks_for_balanced_masks_are_refused_and_the_fewest_link_all_st
         assign(0, "val", numbered(63), slots, 2, "balanced")
     for seed in range(20):
         health = report(assign(seed, "val", numbered(64), slots, 2, "balanced").masks, slots)
-        assert health.never_shown == health.aliased == ()
+        assert health.never_shown == ()
+        assert health.aliased == ()
         assert health.rank == 13
 
 

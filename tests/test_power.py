@@ -1,6 +1,7 @@
 """Planning against simulation: predicted errors, power and the rule's habits are those of simulated gates."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,15 +21,21 @@ def slots_of(versions: tuple[int, ...]) -> list[Slot]:
     return [Slot(f"s{i}", tuple(f"s{i}v{k}" for k in range(count))) for i, count in enumerate(versions)]
 
 
+@cache
+def shown(versions: tuple[int, ...], tasks: int, samples: int, design: Design, seed: int) -> FloatArray:
+    """(tasks * samples, K) masks."""
+    ids = [str(task) for task in range(tasks)]
+    return masks.assign(seed, "val", ids, slots_of(versions), samples, design).masks.astype(float)
+
+
 def simulated_estimates(setting: Setting, effects: FloatArray, gates: int, seed: int = 0) -> FloatArray:
     """(gates, K) coefficients of gates with 0/1 rewards over tasks of their own difficulty."""
     rng = np.random.default_rng(seed)
-    slots, samples = slots_of(setting.versions), setting.masked_samples
-    ids = [str(task) for task in range(setting.tasks)]
+    samples = setting.masked_samples
     spread = (1 - setting.between) / setting.between
     found = []
     for gate in range(gates):
-        X = masks.assign(gate % 40, "val", ids, slots, samples, setting.design).masks.astype(float)
+        X = shown(setting.versions, setting.tasks, samples, setting.design, gate % 40)
         base = rng.beta(setting.success * spread, (1 - setting.success) * spread, setting.tasks)
         masked = rng.random(len(X)) < np.repeat(base, samples) + X @ effects
         bare = np.repeat(rng.random(setting.tasks) < base, samples)
@@ -58,6 +65,27 @@ def test_predicted_errors_are_those_of_simulated_gates(
     found = simulated_estimates(setting, np.zeros(sum(versions)), 400).std(axis=0)
     assert found / power.standard_errors(setting) == pytest.approx(np.ones(sum(versions)), abs=0.12)
     assert np.mean(found / power.standard_errors(setting)) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "samples", "design"),
+    [(240, 1, "independent"), (120, 2, "complementary"), (120, 2, "balanced"), (60, 4, "balanced")],
+)
+def test_effects_that_differ_between_tasks_enlarge_errors_as_predicted(
+    tasks: int, samples: int, design: Design
+) -> None:
+    setting = Setting((1, 1, 1, 1, 1, 2), tasks, 0.5, 0.4, samples, design, 0.2)
+    rng, noise = np.random.default_rng(0), (0.25 * 0.6) ** 0.5
+    found = []
+    for gate in range(800):
+        X = shown(setting.versions, tasks, samples, design, gate % 40)
+        effects = rng.normal(0, 0.2, (tasks, 7)).repeat(samples, axis=0)
+        bare = rng.normal(0, noise, tasks).repeat(samples)
+        found.append(np.linalg.lstsq(X, (X * effects).sum(axis=1) + rng.normal(0, noise, len(X)) - bare)[0])
+    ratio = np.std(found, axis=0) / power.standard_errors(setting)
+    assert ratio == pytest.approx(np.ones(7), abs=0.1)
+    assert ratio.mean() == pytest.approx(1.0, abs=0.03)
+    assert power.standard_errors(setting).min() > 1.15 * power.standard_errors(replace(setting, spread=0.0)).min()
 
 
 def test_complementary_masks_have_the_marginals_of_independent_ones_and_differ_within_every_pair() -> None:
@@ -136,6 +164,7 @@ def test_what_the_rule_will_do_is_what_it_does_to_simulated_gates() -> None:
         ({"helping": 9}, "helping"),
         ({"effect": 0.0}, "effect"),
         ({"error": 0.0}, "error"),
+        ({"spread": -0.1}, "spread"),
         ({"budget": 99}, "budget"),
     ],
 )
@@ -162,3 +191,33 @@ def test_the_recommended_design_needs_the_fewest_rollouts() -> None:
     numbers = [int(part.split(" rollouts")[0].split()[-1]) for part in told.split(", ") if " rollouts" in part]
     assert numbers == sorted(numbers)
     assert len(numbers) == len(planning.DESIGNS)
+
+
+def test_a_budget_is_split_best_first_and_never_exceeded() -> None:
+    question = planning.Question(0.45, 0.5, 14, 1)
+    table = planning.allocate(question, 800)
+    assert (table["all rollouts"] <= 800).all()
+    assert (table["all rollouts"] > 800 - table["masked a task"] - 1).all()
+    assert table["std error"].is_monotonic_increasing
+    assert table["tasks"].min() >= planning.FEW_TASKS
+    for row in table.to_dict("records"):
+        setting = Setting((1,) * 14 + (2,), row["tasks"], 0.45, 0.5, row["masked a task"], row["design"], 0.05)
+        assert row["std error"] == pytest.approx(power.standard_errors(setting).max(), abs=5e-5)
+    reference = table[(table["design"] == "independent") & (table["masked a task"] == 1)]
+    assert reference["tasks"].tolist() == [400]
+    assert table["design"][0] == "balanced"
+
+
+def test_the_more_effects_differ_between_tasks_the_more_tasks_the_best_split_has() -> None:
+    best = [
+        planning.allocate(planning.Question(0.5, 0.9, 4, spread=spread), 1200)["tasks"][0] for spread in (0.0, 0.1, 0.5)
+    ]
+    assert best == sorted(best)
+    assert best[0] < best[-1]
+
+
+def test_a_budget_too_small_for_any_gate_is_refused() -> None:
+    question = planning.Question(0.45, 0.5, 15, effect=0.05)
+    assert len(planning.allocate(question, 100)) == 1
+    with pytest.raises(ParameterError, match="rollouts is 99"):
+        planning.allocate(question, 99)

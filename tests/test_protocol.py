@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from scripted import Answer, FakeClock, failure, scripted
 
@@ -38,6 +39,20 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 @pytest.fixture(scope="module")
 def sets(bench: Bench) -> dict[str, RolloutSet]:
     return protocol.roll_out(bench, protocol.plan_gate_a(bench), "gate_a")
+
+
+def test_balanced_pairs_are_run_proven_and_paired_and_too_few_tasks_refused(bench: Bench, tmp_path: Path) -> None:
+    names = {"masked_samples": 2, "mask_design": "balanced"}
+    paired = replace(bench, settings=bench.settings.model_copy(update=names), folder=tmp_path)
+    table = pd.read_csv(protocol.gate_a(paired), dtype={"task_id": str})
+    shown = table[["query", "price"]].to_numpy()
+    assert (shown[0::2] + shown[1::2] == 1).all()
+    assert (table.loc[0::2, "bare_reward"].to_numpy() == table.loc[1::2, "bare_reward"].to_numpy()).all()
+    signs = 2 * shown[0::2] - 1
+    assert signs[:, 0] @ signs[:, 1] == 0
+    single = replace(paired, settings=paired.settings.model_copy(update={"n_val": 1}))
+    with pytest.raises(DesignError, match="1 tasks for balanced masks of 2 slots"):
+        protocol.plan_gate_a(single)
 
 
 def changed(arm: RolloutSet, **update: object) -> RolloutSet:
