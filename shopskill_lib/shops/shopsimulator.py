@@ -70,8 +70,7 @@ def connect(
         threads: episodes at once that are wanted.
 
     Raises:
-        SetupError: nothing answers that is a ShopSimulator, it sells something else than the local copy, or it is
-            another one than the run began with.
+        SetupError: no ShopSimulator answers, or one that is not of the local copy or not the one the run began with.
     """
     door = Door(url, timeout=timeout, clock=clock, connections=threads)
     try:
