@@ -93,9 +93,7 @@ class Probe(Record):
 
 
 def take(model: Model) -> Probe:
-    """Ask a model the fixed questions; a server that fails leaves open what it was not asked.
-
-    These are at most eight short calls.
+    """Ask a model the fixed questions, in eight short calls at most; what a failing server was not asked stays open.
 
     Raises:
         SetupError: the model does not work as it is set up.

@@ -43,7 +43,7 @@ _NOT_TAKEN = (
 _OR_WRONG = _NOT_TAKEN + r"|unknown|unexpected|invalid|must be|too large"
 """Further words, which mean it in a refusal of the request alone: a failing server uses them of itself."""
 
-_TOOLS = r"not support (tools|tool|function)|tools? param|--jinja|tool[_ -]choice"
+_TOOLS = r"not support (tools|tool|function)|tools? param|--jinja"
 """What servers that have no tools say of them."""
 
 _RETRIED = {408, 409, 429}
@@ -140,7 +140,9 @@ def _options(status: int, said: str, endpoint: Endpoint) -> Iterator[tuple[str, 
         yield "protocol 'json_schema'", "set protocol to json"
     if endpoint.tool_choice == "required" and calls_unknown("tool[_ -]choice"):
         yield "tool_choice 'required'", "set tool_choice to auto"
-    if endpoint.protocol == "tools" and (re.search(_TOOLS, said, re.IGNORECASE) or calls_unknown(r"\btools\b")):
+    if endpoint.protocol == "tools" and (
+        re.search(_TOOLS, said, re.IGNORECASE) or calls_unknown(r"\btools\b|tool[_ -]choice")
+    ):
         yield "tools", "start it with tool calls and a chat template that has them, or set protocol to json"
     if endpoint.stream and calls_unknown(r"\bstream(_options|ing)?\b"):
         yield "stream", "set stream to false"

@@ -90,7 +90,8 @@ def is_question(body: Json) -> bool:
 
 def _answered(body: Json) -> Answer:
     """What a model answers to a fixed question, whatever its script."""
-    return completion(text=f"a fixed answer to {len(body['messages'][1]['content'])} letters")
+    words = f"a fixed answer to {len(body['messages'][1]['content'])} letters"
+    return completion(text=words, usage={"prompt_tokens": 90, "completion_tokens": 9})
 
 
 def buyer(body: Json) -> Answer:
@@ -223,12 +224,17 @@ class Server(NamedTuple):
     url: str
     requests: list[Json]
 
+    @property
+    def work(self) -> list[Json]:
+        """What it was asked, fixed questions about the model aside."""
+        return [body for body in self.requests if not is_question(body)]
+
 
 @contextmanager
 def serve(script: Script | Sequence[Answer], *, asked: bool = False) -> Iterator[Server]:
     """Serve a script, or a list of answers of which the last repeats, on loopback.
 
-    Fixed questions to the model are answered without it, and kept among its requests only if `asked`.
+    Fixed questions to the model are among its requests, and answered by the script only if `asked`.
     """
     requests: list[Json] = []
     lock = threading.Lock()
@@ -239,13 +245,13 @@ def serve(script: Script | Sequence[Answer], *, asked: bool = False) -> Iterator
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            if is_question(body) and not asked:
-                self.reply(_answered(body))
-                return
             with lock:
                 requests.append({**body, "path": self.path, "authorization": self.headers["authorization"]})
-                number = len(requests)
-            self.reply(script(body) if callable(script) else script[min(number, len(script)) - 1])
+                number = sum(asked or not is_question(request) for request in requests)
+            if is_question(body) and not asked:
+                self.reply(_answered(body))
+            else:
+                self.reply(script(body) if callable(script) else script[min(number, len(script)) - 1])
 
         def reply(self, answer: Answer) -> None:
             if answer is HANG_UP:

@@ -87,11 +87,11 @@ def test_nothing_is_asked_twice_and_what_changed_is(en: EmbeddedShop, tmp_path: 
         whole = distilled(en, pairs, tmp_path, server.url)
         assert {request_of(body) for body in server.requests[asked:]} == {t.instruction for t, _ in pairs[4:]}
         assert set(half) < set(whole)
-        asked = len(server.requests)
+        asked = len(server.work)
         assert distilled(en, pairs, tmp_path, server.url, author_timeout=9.0, author_concurrency=1) == whole
-        assert len(server.requests) == asked
+        assert len(server.work) == asked
         other = distilled(en, pairs, tmp_path, server.url, skill=SKILL)
-        assert {a.identity for a in other}.isdisjoint(a.identity for a in whole) and len(server.requests) == 2 * asked
+        assert {a.identity for a in other}.isdisjoint(a.identity for a in whole) and len(server.work) == 2 * asked
 
 
 def test_cards_of_another_skill_or_of_trajectories_that_are_gone_are_not_read(en: EmbeddedShop, tmp_path: Path) -> None:
@@ -215,21 +215,21 @@ def test_a_run_that_is_stopped_ends_like_an_unbroken_one(tmp_path: Path, number:
     with serve(gate) as server:
         child = Child("child_distil.py", server, tmp_path, TRAJECTORIES)
         code, message = child.stop(number, gate)
-        before, in_flight = kept(tmp_path / "run"), len(server.requests)
+        before, asked, in_flight = kept(tmp_path / "run"), len(server.requests), len(server.work)
         assert 0 < len(before) < TRAJECTORIES
         if number == signal.SIGTERM:
             assert code == 75 and "analyses still to run" in message and message.count("\n") == 1
-            assert in_flight == len(lines(tmp_path / "run" / "calls.jsonl"))
+            assert asked == len(lines(tmp_path / "run" / "calls.jsonl"))
         else:
             assert code == -signal.SIGKILL
         server.requests.clear()
         child.finish()
-        again = Counter(map(request_of, server.requests))
+        again = Counter(map(request_of, server.work))
         after = kept(tmp_path / "run")
         assert {name: after[name] for name in before} == before and len(after) == TRAJECTORIES
         server.requests.clear()
         child.finish("unbroken")
-        every = Counter(map(request_of, server.requests))
+        every = Counter(map(request_of, server.work))
     assert after == kept(tmp_path / "unbroken") and len(lines(tmp_path / "run" / CARDS)) == TRAJECTORIES
     assert all(again[request] == every[request] for request in again)
     assert in_flight + again.total() - every.total() <= (4 * 2 if number == signal.SIGKILL else 0)

@@ -66,6 +66,7 @@ def test_a_full_context_in_every_spelling(status: int, text: str) -> None:
         (503, said("context_length_exceeded"), True),
         (429, said("context_length_exceeded: tokens per minute"), True),
         (500, said("unexpected error while running tools"), True),
+        (500, said("internal error: tool_choice auto, slot 3"), True),
         (500, "<html>Internal Server Error</html>", True),
         (500, "", True),
         (502, said("upstream does not support tools"), True),

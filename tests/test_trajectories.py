@@ -56,18 +56,15 @@ def test_cards_from_real_recordings_without_a_shop(shared: Path, tmp_path: Path)
         done = shopskill(str(path), "--out", str(tmp_path), "-p", f"author_url={server.url}", "-p", "max_cards=1")
         assert done.returncode == 0, done.stderr
         again = shopskill(str(path), "--out", str(tmp_path), "-p", f"author_url={server.url}", "-p", "max_cards=1")
-    assert done.stdout == again.stdout and len(server.requests) == 12
+    assert done.stdout == again.stdout and len(server.work) == 12
     assert "outcome not recorded; taken as successful demonstrations" in done.stdout
     assert "12 trajectories analysed, 12 cards" in done.stdout and "搜索词写全了要求" in done.stdout
     cards = [json.loads(line)["cards"][0] for line in lines(tmp_path / CARDS)]
     assert len(cards) == 12 and {card["facts"]["reward"] for card in cards} == {None}
-    assert len(lines(tmp_path / AUDIT)) == 12 and len(lines(tmp_path / "calls.jsonl")) == 12
-    sent = server.requests[0]["messages"][1]["content"]
-    assert (
-        "gold" not in sent
-        and '"reward": null' in sent
-        and "最多写 1 张" in server.requests[0]["messages"][0]["content"]
-    )
+    assert len(lines(tmp_path / AUDIT)) == 12
+    assert sum(json.loads(line)["stage"] == "recorded" for line in lines(tmp_path / "calls.jsonl")) == 12
+    sent = server.work[0]["messages"][1]["content"]
+    assert "gold" not in sent and '"reward": null' in sent and "最多写 1 张" in server.work[0]["messages"][0]["content"]
 
 
 def test_cards_by_the_simulated_author_say_so(shared: Path, tmp_path: Path) -> None:
@@ -95,7 +92,7 @@ def test_prompts_are_in_the_language_of_most_requests(
     with serve(careful) as server:
         done = shopskill(str(recorded(*items)), "--out", str(tmp_path / "out"), "-p", f"author_url={server.url}")
     assert done.returncode == 0, done.stderr
-    assert {"最多写" in body["messages"][0]["content"] for body in server.requests} == {chinese}
+    assert {"最多写" in body["messages"][0]["content"] for body in server.work} == {chinese}
 
 
 def test_failures_among_recordings_are_left_out_and_counted(recorded: Write, tmp_path: Path) -> None:
@@ -108,7 +105,7 @@ def test_failures_among_recordings_are_left_out_and_counted(recorded: Write, tmp
         assert "1 trajectories left out" in report_recordings(left, settings, tmp_path / "b")
         with pytest.raises(InputError, match="none of 1 trajectories is a success"):
             report_recordings(mixed[1:], settings, tmp_path / "c")
-        assert len(server.requests) == 2
+        assert len(server.work) == 2
 
 
 @pytest.mark.parametrize(
