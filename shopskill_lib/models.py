@@ -88,8 +88,8 @@ class Model(Protocol):
         """Return the same model, which makes no try after these `clock.seconds()`."""
         ...
 
-    def uncounted(self, temperature: float) -> "Model":
-        """Return the same model at a temperature, whose calls nobody counts: for a few questions about itself."""
+    def at(self, temperature: float) -> "Model":
+        """Return the same model at another temperature."""
         ...
 
     def listed(self) -> tuple[str, ...] | None:
@@ -142,9 +142,9 @@ class ChatModel:
         """Return the same model, which makes no try after these `clock.seconds()`."""
         return replace(self, deadline=deadline)
 
-    def uncounted(self, temperature: float) -> "ChatModel":
-        """Return the same model at a temperature, whose calls are told to no meter and paid from no purse."""
-        return replace(self, endpoint=replace(self.endpoint, temperature=temperature), meter=None, purse=None)
+    def at(self, temperature: float) -> "ChatModel":
+        """Return the same model at another temperature."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
 
     @property
     def traffic(self) -> Traffic:

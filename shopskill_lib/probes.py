@@ -93,9 +93,7 @@ class Probe(Record):
 
 
 def take(model: Model) -> Probe:
-    """Ask a model the fixed questions; a server that fails leaves open what it was not asked.
-
-    These are at most eight short calls, which are counted nowhere.
+    """Ask a model the fixed questions, in eight short calls at most; what a failing server was not asked stays open.
 
     Raises:
         SetupError: the model does not work as it is set up.
@@ -105,10 +103,10 @@ def take(model: Model) -> Probe:
     with suppress(InfrastructureError):
         for question, replies in zip(QUESTIONS, answers, strict=True):
             for _ in range(2):
-                replies.append(_ask(model.uncounted(0.0), question, 0))
+                replies.append(_ask(model.at(0.0), question, 0))
         if model.endpoint.send_seed and model.endpoint.temperature > 0:
             for seed in SEEDS:
-                warm.append(_ask(model.uncounted(model.endpoint.temperature), QUESTIONS[0], seed))
+                warm.append(_ask(model, QUESTIONS[0], seed))
                 if digest(warm[-1]) != digest(warm[0]):
                     break
     every = [reply for replies in answers for reply in replies]

@@ -35,9 +35,9 @@ class DirectModel:
         """Return itself."""
         return self
 
-    def uncounted(self, temperature: float) -> "DirectModel":
-        """Return the same model at a temperature, whose calls are told to no meter."""
-        return replace(self, endpoint=replace(self.endpoint, temperature=temperature), meter=None)
+    def at(self, temperature: float) -> "DirectModel":
+        """Return the same model at another temperature."""
+        return replace(self, endpoint=replace(self.endpoint, temperature=temperature))
 
     def listed(self) -> tuple[str, ...] | None:
         """List nothing: there is no server."""
