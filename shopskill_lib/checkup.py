@@ -490,7 +490,7 @@ def run(options: argparse.Namespace) -> str:
     if failed:
         raise doctor.failure(options.parameters, failed)
     tokens = sum(cost.usage.prompt_tokens + cost.usage.completion_tokens for cost in case.costs if cost.usage)
-    return f"no check failed; beside the sample's episodes they took {len(case.costs)} model calls, {tokens:,} tokens"
+    return f"no check failed; {len(case.costs)} calls and {tokens:,} tokens beside those that calls.jsonl counts"
 
 
 if __name__ == "__main__":
