@@ -96,7 +96,7 @@ class _Crew(Generic[J, A]):
         self._trade, self._max_attempts, self._kept = trade, max_attempts, kept
         self._queue: deque[tuple[J, int]] = deque()
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._keeping = threading.Lock(), threading.Lock()
         self._counts: Counter[str] = Counter()
         self._answered = False
         self._suspect = SUSPECT if kept else min(SUSPECT, max(FEW, owed))
@@ -147,8 +147,9 @@ class _Crew(Generic[J, A]):
             job, number = self._queue.popleft()
         attempt = self._trade.attempt(job, number)
         failed = self._trade.failure(attempt)
-        for kept in self._ready(attempt, number, failed):
-            self._trade.keep(kept)
+        with self._keeping:  # so that a job's attempts are kept in their order
+            for kept in self._ready(attempt, number, failed):
+                self._trade.keep(kept)
         with self._lock:
             again = failed is not None and number < self._max_attempts
             if again:
@@ -164,24 +165,23 @@ class _Crew(Generic[J, A]):
         Raises:
             SetupError: too many first attempts in a row have failed.
         """
-        with self._lock:
-            self._withheld.append((number, attempt))
-            self._answered = self._answered or failed is None
-            outage = failed is not None and failed.kind == InfrastructureError.__name__
-            suspicious = sum(number == 1 for number, _ in self._withheld)
-            if failed is None or not suspicious or (self._answered and not outage):
-                ready, self._withheld = [attempt for _, attempt in self._withheld], []
-                return ready
-            if suspicious < self._suspect:
-                return []
-            which = "last" if self._answered else "first"
-            raise SetupError(
-                f"the {which} {suspicious} {self._trade.unit[1]} have all failed, the last one so: "
-                f"{failed.message.partition('. Allowed:')[0]}",
-                where=self._trade.model,
-                allowed="a model and a shop that answer",
-                todo="mend what the message names, then repeat the call; none of these attempts counts",
-            )
+        self._withheld.append((number, attempt))
+        self._answered = self._answered or failed is None
+        outage = failed is not None and failed.kind == InfrastructureError.__name__
+        suspicious = sum(number == 1 for number, _ in self._withheld)
+        if failed is None or not suspicious or (self._answered and not outage):
+            ready, self._withheld = [attempt for _, attempt in self._withheld], []
+            return ready
+        if suspicious < self._suspect:
+            return []
+        which = "last" if self._answered else "first"
+        raise SetupError(
+            f"the {which} {suspicious} {self._trade.unit[1]} have all failed, the last one so: "
+            f"{failed.message.partition('. Allowed:')[0]}",
+            where=self._trade.model,
+            allowed="a model and a shop that answer",
+            todo="mend what the message names, then repeat the call; none of these attempts counts",
+        )
 
     def _show(self, attempt: A, over: bool) -> None:
         """Move the progress bar."""
