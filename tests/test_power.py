@@ -187,7 +187,7 @@ def test_fewer_draws_than_factors_are_no_gate() -> None:
 
 def test_the_recommended_design_needs_the_fewest_rollouts() -> None:
     told = planning.recommend(planning.Question(0.45, 0.5, 14, 1))
-    assert told.startswith("For a standard error of 0.03: balanced masks, 2 a task")
+    assert told.startswith("For a standard error of 0.03: balanced masks, 4 a task")
     numbers = [int(part.split(" rollouts")[0].split()[-1]) for part in told.split(", ") if " rollouts" in part]
     assert numbers == sorted(numbers)
     assert len(numbers) == len(planning.DESIGNS)
