@@ -14,6 +14,7 @@ from shopskill_lib.errors import InputError
 from shopskill_lib.gates import read_observations
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
+from shopskill_lib.store import read_calls
 from shopskill_lib.workbench import Bench
 
 DRAFT = """# 建议
@@ -100,7 +101,7 @@ def test_a_run_comes_back_to_the_byte_and_serves_another_run(made: Bench, tmp_pa
     assert protocol.foresee(bench, protocol.plan_gate_a(bench)).episodes == 0
     protocol.gate_a(bench)
     assert read_observations(other).to_frame().equals(read_observations(made.folder).to_frame())
-    assert not (other / "calls.jsonl").exists()
+    assert {call.stage for call in read_calls(other)} == {"probe"}
 
 
 def test_reused_episodes_are_read_from_the_other_run_and_stand_whole_in_an_export(made: Bench, tmp_path: Path) -> None:
