@@ -24,7 +24,7 @@ from shopskill_lib.records import (
     fingerprint,
     render_hints,
 )
-from shopskill_lib.replies import Stop, clean
+from shopskill_lib.replies import Reply, Stop, clean
 from shopskill_lib.shops.protocol import Session, Shop, StepResult
 
 AGENT_VERSION = "shopskill-agent-v1"
@@ -189,7 +189,7 @@ def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown
     answer = call(agent.model, talk, tools, (seed + number - 1) % 2**31, agent.prompts.language)
     feedback = None
     if answer.stop is not None:
-        _stop(session, answer.stop, number)
+        _stop(session, answer.stop, answer.reply, number)
     elif answer.made is not None:
         after = session.step(str(answer.value))
         talk.answer(answer.made, after.observation_text)
@@ -212,13 +212,24 @@ def _turn(agent: Agent, session: Session, talk: Conversation, number: int, shown
     )
 
 
-def _stop(session: Session, stop: Stop, number: int) -> None:
+def _stop(session: Session, stop: Stop, reply: Reply, number: int) -> None:
     """End the episode for a reason of the model; before the first action an overflow is a wrong set-up (M3)."""
     if stop.ending == "context_length" and number == 1:
         raise SetupError(
-            "the first prompt does not fit into the model's context beside its reply",
+            f"the first prompt does not fit into the model's context beside its reply ({_told(reply)})",
             where="policy prompt",
             allowed="a context that holds prompt, hints, the first page and a reply",
-            todo="serve the model with a longer context, lower policy_max_tokens, or show fewer hints",
+            todo="serve the model with a longer context, lower policy_max_tokens (also to a cap that the server has on "
+            "replies), or show fewer hints",
         )
     session.end(stop.ending)
+
+
+def _told(reply: Reply) -> str:
+    """Return what the server told of a reply that ended too early."""
+    if reply.finish_reason is None and reply.usage is None:
+        return "the server refused it"
+    tokens = "tokens not told"
+    if reply.usage is not None:
+        tokens = f"{reply.usage.prompt_tokens} tokens of prompt, {reply.usage.completion_tokens} of reply"
+    return f"{tokens}, finish_reason {reply.finish_reason!r}"

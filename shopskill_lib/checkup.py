@@ -154,15 +154,15 @@ def parameters(case: Case) -> Finding:
     """Tell whether every parameter can be used: names, types, files, prompts, skills."""
     order, settings = case.order, case.settings
     workbench.refuse_unused(settings)
-    for name in PATHS:
-        path = order.given.get(name, "")
-        if path not in ("", SHIPPED) and not Path(str(path)).exists():
-            raise InputError(
-                f"{name} names {path}, which does not exist",
-                where=f"parameter {name}",
-                allowed="a file or folder, relative to where the command is typed",
-                todo="correct the path",
-            )
+    paths = {name: str(order.given.get(name, "")) for name in PATHS}
+    gone = {name: path for name, path in paths.items() if path not in ("", SHIPPED) and not Path(path).exists()}
+    if gone:
+        raise InputError(
+            "; ".join(f"{name} names {path}, which does not exist" for name, path in gone.items()),
+            where=f"parameter {', '.join(gone)}",
+            allowed="files and folders, relative to where the command is typed",
+            todo="correct the path",
+        )
     told = [f"{len(order.given)} of {len(order.known)} parameters given, names and types as declared", "prompts load"]
     load_prompts(settings.language, settings.prompts_dir)
     analysts.load_texts(settings.language, settings.max_cards, settings.prompts_dir)

@@ -190,7 +190,7 @@ def _key(variable: str) -> str:
     if not key:
         raise SetupError(
             f"the environment variable {variable} is not set",
-            where="key_variable",
+            where="policy_key_env or author_key_env",
             allowed="the name of a variable that holds the key",
             todo=f"export {variable}=... before the start; a key is never a parameter",
         )

@@ -6,6 +6,8 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import csv
 import io
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from shopskill_lib import leaks, masks, probes, replicates, rollouts, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
 from shopskill_lib.pools import CAP, Pool
-from shopskill_lib.records import Episode, Hint, Split, Treatment, canonical, make_treatment
+from shopskill_lib.records import Episode, Hint, Split, Step, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
 from shopskill_lib.settings import SHIPPED, Settings
 from shopskill_lib.skills import Skill, read_skill
@@ -360,7 +362,7 @@ def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict
     known = rollouts.load(plan, bench.agent, bench.folder, rollout_seed=settings.rollout_seed)
     if any(arm.unscored for arm in known.values()):
         probes.check(bench.agent.model, bench.folder, reuse_from)
-    return rollouts.run(
+    rolled = rollouts.run(
         plan,
         bench.agent,
         bench.folder,
@@ -369,6 +371,20 @@ def roll_out(bench: Bench, plan: Sequence[rollouts.Planned], stage: str) -> dict
         threads=settings.policy_concurrency,
         reuse_from=reuse_from,
     )
+    if any(arm.unscored for arm in known.values()):
+        _warn_of_faults([step for arm in rolled.values() for episode in arm.scored for step in episode.steps])
+    return rolled
+
+
+def _warn_of_faults(steps: Sequence[Step]) -> None:
+    """Say on standard error where most turns of the policy were no legal call: a parser that does not fit looks so."""
+    faults = Counter(step.fault for step in steps if step.fault is not None)
+    if 2 * faults.total() > len(steps):
+        told = ", ".join(f"{code} {count}" for code, count in faults.most_common(3))
+        sys.stderr.write(
+            f"note: {faults.total()} of {len(steps)} turns of the policy were protocol faults ({told}): see what the "
+            "server's tool parser does (shopskill doctor, docs/models.md) before more is bought\n"
+        )
 
 
 def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:

@@ -84,8 +84,11 @@ def judge(status: int, text: str, endpoint: Endpoint) -> Refusal:
         return Refusal("overflow", told)
     reason = _reason(status, said)
     if reason:
-        key = endpoint.key_variable or "not given"
-        return Refusal("setup", f"the server {reason} ({told})", f"check url, model and key_variable ({key})")
+        key = endpoint.key_variable or "none given"
+        mend = f"check url, model and the key (policy_key_env or author_key_env: {key})"
+        if reason == _REFUSED[402]:
+            mend = f"pay for, or top up, the account of the key (policy_key_env or author_key_env: {key}), and repeat"
+        return Refusal("setup", f"the server {reason} ({told})", mend)
     option = next(_options(status, said, endpoint), None) if status in _OF_REQUEST else None
     if option is not None:
         name, todo = option

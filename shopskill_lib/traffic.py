@@ -166,7 +166,8 @@ class Traffic:
             given_up = False
             if probing and self._since is not None and self._since == self._probed:  # else another outage has begun
                 if self._pause == FIRST_PAUSE:
-                    _say(f"{self._server} does not answer ({self._cause}): waiting, {self._patience:.0f} s at most")
+                    does = "refuses for its rate or quota" if self._refuses else "does not answer"
+                    _say(f"{self._server} {does} ({self._cause}): waiting, {self._patience:.0f} s at most")
                 self._pause = min(LONGEST_PAUSE, 2 * self._pause)
                 given_up = self._clock.seconds() - self._since >= self._patience
             if given_up:
@@ -175,9 +176,22 @@ class Traffic:
                 raise self._gone()
             self._changed.notify()
 
+    @property
+    def _refuses(self) -> bool:
+        """Whether the server answered last, but that it takes no more requests for now."""
+        return self._cause.startswith("HTTP 429")
+
     def _gone(self) -> SetupError:
         """Return what is told of a server that does not come back."""
         down = 0.0 if self._since is None else self._clock.seconds() - self._since
+        if self._refuses:
+            return SetupError(
+                f"it has refused every request for {down:.0f} seconds, the last time so: {self._cause}",
+                where=self._server,
+                allowed="a server whose rate limit or quota takes requests",
+                todo="lower policy_concurrency or author_concurrency, look at the quota, and repeat the call later; "
+                "what was finished is kept, no attempt was used up",
+            )
         return SetupError(
             f"it has not answered for {down:.0f} seconds, the last time so: {self._cause}",
             where=self._server,

@@ -82,6 +82,14 @@ def bench_in(shop: EmbeddedShop | ShopSimulator, settings: Settings, folder: Pat
 def endpoint(settings: Settings, who: Who) -> Endpoint:
     """Return the measured model or the author model as the settings name it."""
     given = settings.model_dump()
+    unnamed = Settings.model_fields[f"{who}_checkpoint"].default
+    if given[f"{who}_checkpoint"] == unnamed and not given[f"{who}_model"].startswith(SIMULATED):
+        raise ParameterError(
+            f"{who}_checkpoint is {unnamed!r}, which no model but the simulated one is",
+            where=f"parameter {who}_checkpoint",
+            allowed="an identifier of the weights behind the endpoint; whatever is measured or reused goes by it",
+            todo=f"name the weights, as {given[f'{who}_model']}@2026-11-30",
+        )
     return Endpoint(
         url=given[f"{who}_url"],
         model=given[f"{who}_model"],

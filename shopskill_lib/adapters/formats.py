@@ -151,7 +151,7 @@ def recognised(path: Path) -> Format:
         raise InputError(
             f"this is no format that is known ({_glimpse(path)})",
             where=str(path),
-            allowed="; ".join(f"{one.name}: {one.what}" for one in FORMATS),
+            allowed=f"one of {', '.join(one.name for one in FORMATS)} (docs/importing.md)",
             todo="give another source, or name the format with --format to see what is missing in it; a CSV of pairs "
             "goes to `shopskill gate` as it is",
         )
@@ -212,8 +212,9 @@ def summary(imported: Import) -> str:
     label = "simulated: " if any(episode.simulated for episode in imported.episodes) else ""
     lines = []
     if imported.episodes:
-        tasks = len({episode.task_id for episode in imported.episodes})
-        counts = f"{len(imported.episodes)} episodes of {tasks} tasks, {rewarded} with a reward, {failed} failed"
+        told = {episode.task_id for episode in imported.episodes} - {None}
+        tasks = f"{len(told)} task{'s' * (len(told) != 1)}" if told else "tasks that are not told"
+        counts = f"{len(imported.episodes)} episodes of {tasks}, {rewarded} with a reward, {failed} failed"
         lines.append(f"{label}{counts}")
     if imported.skill is not None:
         lines.append(f"a skill of {len(imported.skill.chunks)} chunks")

@@ -4,11 +4,14 @@ Documents go into one segment in id order, so equal scores rank by id and a quer
 thread. The index knows no query language: words are words.
 """
 
+import fcntl
 import hashlib
 import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -91,7 +94,9 @@ def open_index(catalogue: Catalogue, cache: Path) -> SearchIndex:
     folder = cache / f"search-{identity[:16]}"
     if not _is_intact(folder, identity):
         try:
-            _build(catalogue, folder, identity)
+            with _alone(cache / f".{folder.name}.lock"):
+                if not _is_intact(folder, identity):  # another process may have built it meanwhile
+                    _build(catalogue, folder, identity)
         except (OSError, ValueError) as error:  # tantivy tells of a full disk by a ValueError
             raise OutputError(
                 f"the search index cannot be written ({error})",
@@ -100,6 +105,15 @@ def open_index(catalogue: Catalogue, cache: Path) -> SearchIndex:
                 todo="choose another cache folder",
             ) from error
     return SearchIndex(catalogue, folder)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process at a time build an index; the operating system lets go of the lock when a process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _is_intact(folder: Path, identity: str) -> bool:
@@ -120,7 +134,6 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _build(catalogue: Catalogue, folder: Path, identity: str) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as parent:
         made = Path(parent) / folder.name
         made.mkdir()
@@ -128,11 +141,7 @@ def _build(catalogue: Catalogue, folder: Path, identity: str) -> None:
         manifest = {"identity": identity, "files": _digests(made)}
         (made / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            made.rename(folder)
-        except OSError:  # another process was faster, which is as good
-            if not _is_intact(folder, identity):
-                raise
+        made.rename(folder)
 
 
 def _write(catalogue: Catalogue, folder: Path) -> None:
