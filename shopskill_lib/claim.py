@@ -36,7 +36,8 @@ class Known:
     """What a run folder knows beyond a file of pairs.
 
     Attributes:
-        val_looks: looks at the validation tasks so far, `test_looks` at the test tasks; None where nobody counts.
+        val_looks: looks at the validation tasks up to the gate; None where nobody counts.
+        test_looks: the same at the test tasks.
         reasons: why each further look was taken.
         calls: every model call of the folder; empty where none is recorded.
     """
@@ -47,22 +48,19 @@ class Known:
     calls: tuple[ModelCall, ...] = ()
 
 
-def known(folder: Path, place: Path | None = None) -> Known:
-    """Return what a run folder knows, the gate just frozen included.
+def known(gate: Path, folder: Path | None = None) -> Known:
+    """Return what a run folder knew when a gate was frozen; later looks are for later sheets.
 
     Args:
-        folder: the run folder, where looks are counted.
-        place: folder of the gate's episodes, where that is a round's.
+        gate: the frozen `gate_a.json` or `gate_b.json`, its episodes' calls beside it.
+        folder: the run folder, where that is not the gate's own.
 
     Raises:
         InputError: a frozen gate or `calls.jsonl` is damaged.
     """
-    return Known(
-        val_looks=looks.taken(folder, "gate_a.json"),
-        test_looks=looks.taken(folder, "gate_b.json"),
-        reasons=(*looks.reasons(folder, "gate_a.json"), *looks.reasons(folder, "gate_b.json")),
-        calls=tuple(store.read_calls(place or folder)),
-    )
+    root, until = folder or gate.parent, looks.latest(gate)
+    val, test = (looks.reasons(root, name, until) for name in ("gate_a.json", "gate_b.json"))
+    return Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)))
 
 
 def of_gate(gate: Gate, about: Known) -> Sheet:
@@ -329,7 +327,9 @@ def _looks(about: Known) -> str:
         return "Looks: nobody counts looks at a file of pairs; a run folder does."
     further = [reason for reason in about.reasons if reason != "first look"]
     told = f"; further ones because: {'; '.join(further)}" if further else ""
-    return f"Looks so far: {about.val_looks} at the validation tasks, {about.test_looks} at the test tasks{told}."
+    return (
+        f"Looks up to this gate: {about.val_looks} at the validation tasks, {about.test_looks} at the test tasks{told}."
+    )
 
 
 def _gate_quote(gate: Gate) -> str:

@@ -49,10 +49,26 @@ def taken(folder: Path, name: str) -> int:
     return len(reasons(folder, name))
 
 
-def reasons(folder: Path, name: str) -> tuple[str, ...]:
-    """Return why each of these looks was taken, the run folder's own first."""
+def reasons(folder: Path, name: str, until: str = "") -> tuple[str, ...]:
+    """Return why each of these looks was taken, the run folder's own first.
+
+    Args:
+        folder: the run folder.
+        name: `gate_a.json` or `gate_b.json`.
+        until: leave out what was looked at later than this, as `latest` gives it; "" for nothing.
+    """
     places = (folder / name, *sorted(folder.glob(f"online/round_*/{name}")))
-    return tuple(look["reason"] for path in places if path.exists() for look in _looks(path))
+    found = [look for path in places if path.exists() for look in _looks(path)]
+    return tuple(look["reason"] for look in found if not until or look["at"] <= until)
+
+
+def latest(path: Path) -> str:
+    """Return when the latest look of a frozen gate was taken.
+
+    Raises:
+        InputError: the frozen file cannot be read.
+    """
+    return max(look["at"] for look in _looks(path))
 
 
 def _looks(path: Path) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ import pytest
 from conftest import FACTORS, GateWriter, to_csv
 
 from shopskill_lib import claim, cli, looks
+from shopskill_lib.files import write_json
 from shopskill_lib.gates import compare_paired, fit_gate, read_comparison, read_observations
 from shopskill_lib.jsonl import append_lines
 from shopskill_lib.records import ModelCall, Usage
@@ -116,12 +117,12 @@ def test_cost_and_looks_are_those_of_the_run_folder(gate_csv: GateWriter, tmp_pa
     looks.freeze(tmp_path / "gate_a.json", gate.to_json(), gate.key())
     looks.freeze(tmp_path / "gate_a.json", gate.to_json(), {"sha256": "x"}, "a wrong price was mended")
     append_lines(tmp_path / "calls.jsonl", [call("bare", "0001", 0.25), call("bare", "1", 0.25), call("train", "1", 9)])
-    told = lines(claim.of_gate(gate, claim.known(tmp_path)), "Cost and looks")
+    told = lines(claim.of_gate(gate, claim.known(tmp_path / "gate_a.json")), "Cost and looks")
     assert "100 masked, 100 bare" in told
     assert "money: 0.5000 in 2 calls of 1 of 200 episodes" in told
     assert "2 at the validation tasks, 0 at the test tasks; further ones because: a wrong price was mended" in told
     append_lines(tmp_path / "calls.jsonl", [call("masked", "0002", None)])
-    assert "money: not known" in lines(claim.of_gate(gate, claim.known(tmp_path)), "Cost and looks")
+    assert "money: not known" in lines(claim.of_gate(gate, claim.known(tmp_path / "gate_a.json")), "Cost and looks")
 
 
 @pytest.mark.parametrize(("gain", "open_side"), [(0.0, True), (0.6, False)])
@@ -180,3 +181,17 @@ def test_a_claim_never_replaces_what_it_is_made_from(
     assert cli.main() == 2
     assert "--claim" in capsys.readouterr().err
     assert pairs.read_bytes() == before
+
+
+def test_a_sheet_written_again_counts_no_later_look(tmp_path: Path) -> None:
+    def look(at: str) -> dict[str, str]:
+        return {"key_sha256": at, "at": f"2026-01-01T00:00:{at}+00:00", "reason": f"at {at}"}
+
+    times = {"gate_a.json": "01", "online/round_000/gate_a.json": "02", "gate_b.json": "03"}
+    for name, at in times.items():
+        write_json(tmp_path / name, {"looks": [look(at)]})
+    first, last = claim.known(tmp_path / "gate_a.json"), claim.known(tmp_path / "gate_b.json")
+    assert (first.val_looks, first.test_looks) == (1, 0)
+    assert (last.val_looks, last.test_looks) == (2, 1)
+    of_round = claim.known(tmp_path / "online" / "round_000" / "gate_a.json", tmp_path)
+    assert (of_round.val_looks, of_round.test_looks) == (2, 0)
