@@ -18,6 +18,10 @@ LEVEL = 0.05
 """False discovery rate of the labels, and 1 - level of all intervals here."""
 
 
+ROUNDING = 1e-12
+"""Estimates closer to 0 than this are 0 but for rounding: masks that explain every difference leave no error either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shrinkage:
     """Empirical Bayes for effects that are draws of one normal distribution around 0 (Morris 1983).
@@ -89,7 +93,7 @@ def max_t(deviations: FloatArray, errors: FloatArray) -> float:
 
 
 def _label(estimate: float, adjusted: float) -> str:
-    if adjusted > LEVEL:
+    if adjusted > LEVEL or abs(estimate) <= ROUNDING:
         return "undecided"
     return "keep" if estimate > 0 else "drop"
 
