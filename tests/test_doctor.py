@@ -230,7 +230,7 @@ def test_parameters_that_cannot_be_used(given: Json, word: str, examine: Examine
 
 def test_a_name_that_the_server_does_not_know(examine: Examine) -> None:
     with served(listed={}) as (url, _):
-        found = examine(policy_url=url, policy_model="qwen", trainer="none")
+        found = examine(policy_url=url, policy_model="qwen", policy_checkpoint="q1", trainer="none")
     assert found["policy server"].mark == "warning" and "simulated-shopper" in found["policy server"].found
     assert found["policy tool call"].mark == "fails" and "does not know the model" in found["policy tool call"].found
     assert found["policy seed"].mark == "not checked"

@@ -1,5 +1,7 @@
 import json
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -301,7 +303,7 @@ def test_equal_scores_rank_by_id(tmp_path: Path) -> None:
 def test_the_index_is_used_again_and_mended(shop: EmbeddedShop, tmp_path: Path) -> None:
     expected = shop.search("cotton dress")
     first = EmbeddedShop(shop.catalogue, tmp_path)
-    [folder] = tmp_path.iterdir()
+    [folder] = tmp_path.glob("search-*")
     stamp = folder.stat().st_mtime_ns
     assert first.search("cotton dress") == expected
     assert EmbeddedShop(shop.catalogue, tmp_path).search("cotton dress") == expected
@@ -315,13 +317,30 @@ def test_the_index_is_used_again_and_mended(shop: EmbeddedShop, tmp_path: Path) 
         else:
             (folder / ("manifest.json" if damage == "manifest" else "stray")).write_text("{")
         assert EmbeddedShop(shop.catalogue, tmp_path).search("cotton dress") == expected
-        assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+        assert [path.name for path in tmp_path.glob("search-*")] == [folder.name]
+
+
+def test_processes_that_open_one_catalogue_at_once_build_one_index(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from shopskill_lib.shops.generator import generate_catalogue; "
+        "from shopskill_lib.shops.embedded import EmbeddedShop; "
+        "shop = EmbeddedShop(generate_catalogue(3, 'en', products=2000), Path(sys.argv[1])); "
+        "print(len(shop.search('red jacket')))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    told = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0] * 4, told
+    assert len({out for out, _ in told}) == 1
+    assert len(list(tmp_path.glob("search-*"))) == 1
 
 
 def test_catalogues_have_indexes_of_their_own(shops: dict[str, EmbeddedShop], tmp_path: Path) -> None:
     for language in ("en", "zh"):
         open_index(shops[language].catalogue, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("search-*"))) == 2
 
 
 def test_the_fingerprint_names_what_results_depend_on(shops: dict[str, EmbeddedShop]) -> None:

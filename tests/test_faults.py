@@ -151,7 +151,7 @@ def test_a_limit_that_is_never_lifted_stops_with_its_cause(
     assert [episode.status for episode in attempts(tmp_path)] == ["scored"] * 30
     told = capsys.readouterr().err
     assert "is overloaded (HTTP 429: daily quota): fewer requests at once" in told
-    assert told.count("does not answer (HTTP 429: daily quota): waiting, 300 s at most") == 1
+    assert told.count("refuses for its rate or quota (HTTP 429: daily quota): waiting, 300 s at most") == 1
 
 
 def test_bursts_of_errors_are_survived(en: EmbeddedShop, tmp_path: Path) -> None:
