@@ -6,6 +6,7 @@ This is also the command `shopskill run`, kept apart from the others because pap
 import argparse
 import importlib.metadata
 import json
+import logging
 import math
 import platform
 import re
@@ -187,9 +188,11 @@ def _outcome(name: str, forecast: Forecast | None, policy: Tally, author: Tally)
 def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
     """Execute one notebook with the run folder as its working folder; the executed copy stays in its place.
 
-    A copy that stopped is kept beside the last good one, under another name.
+    A copy that stopped is kept beside the last good one, under another name. The kernel is killed when it is done: it
+    holds nothing, and its sockets may abort with a message of their own where it leaves in its own time.
     """
     stopped = place / f"{notebook.stem}.stopped.ipynb"
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it would say of an error is said below
     try:
         papermill.execute_notebook(
             str(notebook),
@@ -198,7 +201,15 @@ def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mappin
             cwd=str(run_dir),
             progress_bar=False,
             extra_arguments=["--log-level=CRITICAL"],
+            shutdown_kernel="immediate",
         )
+    except RuntimeError as error:  # of nbclient, whether the kernel died before its first cell or later
+        raise NotebookError(
+            "the kernel died: killed from outside, or out of memory",
+            where=f"notebook {notebook.stem}",
+            allowed="a kernel that lives to the last cell",
+            todo=f"look at memory and repeat the call; what ran stands in {stopped}, finished work is kept",
+        ) from error
     except papermill.PapermillExecutionError as error:
         message = " ".join(error.evalue.split())
         ours = re.fullmatch(r"(.*)\. Allowed: (.*)\. What to do: (.*)\.", message)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -307,6 +308,24 @@ def test_error_in_a_notebook_is_one_message(tmp_path: Path) -> None:
     assert "notebook 03_gate_a" in refused.stderr
     assert "2 pairs a factor" in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_kernel_that_dies_is_one_message(finished: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shopskill_lib.cli", "run", "params/smoke.yaml", "--only", "03_gate_a",
+         "--out", str(tmp_path / "run"), "-p", f"observations={finished / 'observations.csv'}"],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kernels: list[int] = []
+    while not kernels and process.poll() is None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        kernels = [int(child) for child in children if b"ipykernel" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        time.sleep(0.01)
+    os.kill(kernels[0], signal.SIGKILL)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert "notebook 03_gate_a: the kernel died" in said
+    assert said.count("\n") == 1
 
 
 def test_gate_b_without_gate_a_is_refused(tmp_path: Path) -> None:
