@@ -264,15 +264,7 @@ def _refuse_too_few(bench: Bench, pairs: int) -> None:
 def _interventions(pool: Pool) -> list[dict[str, object]]:
     """Describe the mask's columns, as `sources.read_interventions` reads them."""
     return [
-        {
-            "intervention_id": item.intervention_id,
-            "logical_chunk_id": item.slot,
-            "kind": item.kind,
-            "operation": item.operation,
-            "order": item.order,
-            "title": item.title,
-            "text_sha256": pool.versions[item.intervention_id].text_sha256,
-        }
+        {**item.to_json(), "text_sha256": pool.versions[item.intervention_id].text_sha256}
         for item in pool.interventions
     ]
 

@@ -48,6 +48,17 @@ class Intervention:
     order: int = 0
     title: str = ""
 
+    def to_json(self) -> dict[str, object]:
+        """Return the factor as `read_interventions` and a ``contributions.json`` have it."""
+        return {
+            "intervention_id": self.intervention_id,
+            "logical_chunk_id": self.slot,
+            "kind": self.kind,
+            "operation": self.operation,
+            "order": self.order,
+            "title": self.title,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:

@@ -263,24 +263,13 @@ def _disagreement(found: str, key: tuple[str, int], path: Path) -> DesignError:
 
 def _contributions(gate: Columns) -> dict[str, Any]:
     """Return the pairs as a contributions document; it states no estimate, since none was read."""
-    factors = [
-        {
-            "intervention_id": item.intervention_id,
-            "logical_chunk_id": item.slot,
-            "kind": item.kind,
-            "operation": item.operation,
-            "order": item.order,
-            "title": item.title,
-        }
-        for item in gate.interventions
-    ]
     return {
         "schema_version": CONTRIBUTIONS[1],
         "observations": gate.rows,
         "requested_observations": gate.rows + gate.owed,
         "dropped_episode_ids": list(gate.dropped),
         "active_skill_budget": gate.budget,
-        "contributions": factors,
+        "contributions": [item.to_json() for item in gate.interventions],
         "observations_table": [_table_row(gate, row) for row in range(gate.rows)],
     }
 

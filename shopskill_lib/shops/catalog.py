@@ -43,6 +43,21 @@ class Catalogue:
         """SHA-256 of all tasks but for their split, which no page or reward depends on."""
         return fingerprint([task.model_dump(mode="json", exclude={"split"}) for task in self.tasks.values()])
 
+    def product(self, asin: str) -> Product:
+        """Return a product by its id.
+
+        Raises:
+            InputError: the catalogue has no such product.
+        """
+        if asin not in self.products:
+            raise InputError(
+                f"there is no product {asin}",
+                where="catalogue",
+                allowed="an id of the catalogue",
+                todo="check the task or use the catalogue it was made for",
+            )
+        return self.products[asin]
+
 
 def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language = "zh") -> Catalogue:
     """Read a ShopSimulator product file, and its tasks.

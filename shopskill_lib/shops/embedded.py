@@ -83,14 +83,7 @@ class EmbeddedShop:
         Raises:
             InputError: the catalogue has no such product.
         """
-        if asin not in self.catalogue.products:
-            raise InputError(
-                f"there is no product {asin}",
-                where="catalogue",
-                allowed="an id of the catalogue",
-                todo="check the task or use the catalogue it was made for",
-            )
-        return self.catalogue.products[asin]
+        return self.catalogue.product(asin)
 
     def close(self) -> None:
         """Release nothing: the shop holds memory only."""

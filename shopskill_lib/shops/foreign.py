@@ -4,7 +4,6 @@ A dialect turns our actions into theirs, without the doors that their parsers le
 v8 speaks as we do, fork v2.1 sends states of another kind, the original sends text alone.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
@@ -13,6 +12,7 @@ from shopskill_lib.records import Feedback, Language, ListedProduct, Observation
 from shopskill_lib.shops import outcomes, pages
 from shopskill_lib.shops.embedded import parse_action
 from shopskill_lib.shops.outcomes import NoAnswerError, Outcome
+from shopskill_lib.shops.separated import read_separated, split_footer
 from shopskill_lib.text import key, tidy
 
 Json = dict[str, Any]
@@ -21,12 +21,6 @@ Generation = Literal["v8", "fork", "original"]
 _STATE = frozenset(ObservationState.__annotations__)
 _MARKS = str.maketrans(dict.fromkeys("<>[]\\＜＞［］＼", " "))
 _SEPARATOR = " [SEP] "
-_FOOTER = re.compile(
-    r"\s*(?:搜索功能是否可用|Search function available)\s*[:：]\s*(True|False)"
-    r"\s*(?:可点击的按钮|Clickable buttons)\s*[:：]\s*(\[.*\])\s*$",
-    re.DOTALL,
-)
-_RESULTS = re.compile(r"Page \d+\b.*Total results", re.IGNORECASE)
 _INSTRUCTION = re.compile(r"\s*Instruction:\s*", re.IGNORECASE)
 
 
@@ -195,7 +189,7 @@ class Original:
 
     def instruction(self, answer: Json, task: Task) -> tuple[str, str]:
         """Compare the full request: the original never shows another."""
-        told = _FOOTER.sub("", _text(answer, "instruction"))
+        told = split_footer(_text(answer, "instruction"))[0]
         return _INSTRUCTION.sub("", told, count=1), task.instruction
 
     def opened(self, answer: Json) -> Page:  # noqa: ARG002 - it says nothing but the request
@@ -329,29 +323,18 @@ def read_page(text: str, task: Task) -> tuple[ObservationState, str]:
     Raises:
         NoAnswerError: there is no footer with the buttons.
     """
-    footer = _FOOTER.search(text)
-    try:
-        buttons = json.loads(footer[2]) if footer else None
-    except ValueError:
-        buttons = None
-    if footer is None or not isinstance(buttons, list) or not all(isinstance(button, str) for button in buttons):
+    body, buttons = split_footer(text)
+    if buttons is None:
         raise NoAnswerError(f"the page names no buttons: {text[-80:]!r}")
-    nodes, search = text[: footer.start()].split(_SEPARATOR), footer[1] == "True"
-    if nodes[0].startswith("Thank you for shopping"):
-        kind = "terminal"
-    elif search:
-        kind = "search_home"
-    elif key(pages.BUY) in map(key, buttons):
-        kind = "product_detail"
-    else:
-        kind = "search_results" if any(map(_RESULTS.match, nodes)) else "information_subpage"
+    page = read_separated(text)
+    kind = page.kind if page else "information_subpage"
     state: ObservationState = {
         **pages.terminal_state(),
         "page_type": kind,
-        "search_available": search,
-        "actions": buttons,
+        "search_available": kind == "search_home",
+        "actions": list(buttons),
     }
-    return state, _SEPARATOR.join(_without_request(nodes, task))
+    return state, _SEPARATOR.join(_without_request(body.split(_SEPARATOR), task))
 
 
 def _without_request(nodes: list[str], task: Task) -> list[str]:

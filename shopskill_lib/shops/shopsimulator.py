@@ -153,14 +153,7 @@ class ShopSimulator:
         Raises:
             InputError: the local copy has no such product.
         """
-        if asin not in self.catalogue.products:
-            raise InputError(
-                f"there is no product {asin}",
-                where="catalogue",
-                allowed="an id of the catalogue",
-                todo="check the task or use the catalogue it was made for",
-            )
-        return self.catalogue.products[asin]
+        return self.catalogue.product(asin)
 
     def close(self) -> None:
         """Close the connections; sessions are to be closed before."""
