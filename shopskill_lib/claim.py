@@ -194,7 +194,7 @@ def _supported(gate: Gate) -> tuple[str, ...]:
         for name, value, (low, high), label in rows
         if label != "undecided"
     ]
-    rate = f"at a false discovery rate of {LEVEL:.0%}"
+    rate = f"at {gate.joint.rate}"
     lines = [f"Told apart from 0 {rate}: {'; '.join(apart)}." if apart else f"No effect is told apart from 0 {rate}."]
     reach = np.array([interval for *_, interval, label in rows if label == "undecided"])
     if len(reach):
@@ -346,7 +346,7 @@ def _gate_quote(gate: Gate) -> str:
         f"{_label(pairs.simulated)}Gate A, {pairs.name}, {_weights(pairs.checkpoint)}, {len(pairs.task_ids)} pairs of "
         f"{int(pairs.tasks.max()) + 1} tasks: the rule selected {len(gate.selected)} of {len(pairs.slots)} slots, "
         f"where it would select about {gate.chance_selected:.1f} without any effect; {apart} of "
-        f"{len(gate.joint.labels)} effects are told apart from 0 at a false discovery rate of {LEVEL:.0%}{gain}."
+        f"{len(gate.joint.labels)} effects are told apart from 0 at {gate.joint.rate}{gain}."
     )
 
 

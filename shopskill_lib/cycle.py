@@ -249,7 +249,8 @@ class Builder:
         staging = self.run.folder / ROUNDS / f".{name(self.start.number)}.staging"
         bench = protocol.moved(self.run, staging, policy.model, policy.checkpoint)
         seed = bench.settings.mask_seed + 1 + self.start.number
-        return replace(bench, settings=bench.settings.model_copy(update={"mask_seed": seed, "reuse_from": ""}))
+        names = {"mask_seed": seed, "stages": 1, "reuse_from": ""}
+        return replace(bench, settings=bench.settings.model_copy(update=names))
 
     def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet], str]:
         """Roll out the groups and the retries of those that were all wrong (M26, M27); with a note on their seeds."""

@@ -142,7 +142,7 @@ class Gate:
         labels, spread = self.joint.labels, self.joint.shrinkage
         counts = ", ".join(f"{label} {labels.count(label)}" for label in ("keep", "drop", "undecided"))
         told = (
-            f"{self._label()}Labels at a false discovery rate of {inference.LEVEL:.0%}: {counts}. True effects have a "
+            f"{self._label()}Labels at {self.joint.rate}: {counts}. True effects have a "
             f"standard deviation of {spread.tau:.3f} (95 % interval {spread.tau_low:.3f} to {spread.tau_high:.3f})."
         )
         if self.halves is None:
@@ -233,6 +233,7 @@ class Gate:
             },
             "together": {
                 "factors": plain_rows(self.together()),
+                "level": self.joint.level,
                 "critical": self.joint.critical,
                 "tau": self.joint.shrinkage.tau,
                 "tau_low": self.joint.shrinkage.tau_low,
@@ -256,6 +257,7 @@ def fit_gate(
     *,
     resamples: int = RESAMPLES,
     analysis_seed: int = 0,
+    level: float = inference.LEVEL,
 ) -> Gate:
     """Fit M19 for every outcome, apply M21-M22, and bootstrap the whole rule over tasks.
 
@@ -264,6 +266,7 @@ def fit_gate(
         budget: K; None for the file's own budget, else min(10, slots).
         resamples: task-level bootstrap resamples, at least 100.
         analysis_seed: seed of the bootstrap.
+        level: false discovery rate of the labels (see `sequential.level`).
 
     Raises:
         ParameterError: the budget, the number of resamples or the seed is out of range, or no observations.
@@ -290,7 +293,7 @@ def fit_gate(
         selected=selected,
         stability=resampling.stability(_spread(drawn, shown), chosen, rule),
         chance_selected=_chance_selected(fit, shown, rule, analysis_seed),
-        joint=inference.infer(fit.params, fit.cov_params, fit.pvalues, drawn),
+        joint=inference.infer(fit.params, fit.cov_params, fit.pvalues, drawn, level),
         model=_check_model(observations, shown),
         halves=_split(observations, shown, fit, rule, analysis_seed),
         design=design_report(observations.masks, items),

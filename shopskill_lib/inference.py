@@ -15,7 +15,7 @@ from shopskill_lib.checks import holm
 FloatArray = NDArray[np.float64]
 
 LEVEL = 0.05
-"""False discovery rate of the labels, and 1 - level of all intervals here."""
+"""False discovery rate of the labels where no look came before, and 1 - level of all intervals here."""
 
 
 ROUNDING = 1e-12
@@ -47,7 +47,8 @@ class Inference:
         critical: 95 % quantile, over task-level resamples, of the largest |resampled - estimate| / error.
         holm: (K,) p-values adjusted for any false rejection (Holm 1979).
         bh: (K,) p-values adjusted for the share of false ones among the rejected (Benjamini and Hochberg 1995).
-        labels: (K,) `keep`, `drop` or `undecided`: the sign is told apart from 0 at a false discovery rate of 5 %.
+        level: false discovery rate of the labels.
+        labels: (K,) `keep`, `drop` or `undecided`: the sign is told apart from 0 at that rate.
         shrinkage: estimates without the luck of being the largest.
     """
 
@@ -55,11 +56,19 @@ class Inference:
     critical: float
     holm: FloatArray
     bh: FloatArray
+    level: float
     labels: tuple[str, ...]
     shrinkage: Shrinkage
 
+    @property
+    def rate(self) -> str:
+        """The error that the labels admit, in words."""
+        return f"a false discovery rate of {100 * self.level:.2g} %"
 
-def infer(params: FloatArray, covariance: FloatArray, pvalues: FloatArray, drawn: FloatArray) -> Inference:
+
+def infer(
+    params: FloatArray, covariance: FloatArray, pvalues: FloatArray, drawn: FloatArray, level: float = LEVEL
+) -> Inference:
     """Judge (K,) coefficients together.
 
     Args:
@@ -67,6 +76,7 @@ def infer(params: FloatArray, covariance: FloatArray, pvalues: FloatArray, drawn
         covariance: (K, K) their covariance.
         pvalues: (K,) two-sided p-values of single coefficients.
         drawn: (B, K) estimates of task-level resamples.
+        level: false discovery rate of the labels; the intervals keep theirs.
     """
     errors = np.sqrt(np.diag(covariance))
     critical = max_t(drawn - params, errors)
@@ -76,7 +86,8 @@ def infer(params: FloatArray, covariance: FloatArray, pvalues: FloatArray, drawn
         critical=critical,
         holm=holm(pvalues),
         bh=adjusted,
-        labels=tuple(map(_label, params, adjusted)),
+        level=level,
+        labels=tuple(_label(*pair, level) for pair in zip(params, adjusted, strict=True)),
         shrinkage=shrink(params, covariance),
     )
 
@@ -92,8 +103,8 @@ def max_t(deviations: FloatArray, errors: FloatArray) -> float:
     return float(np.quantile(np.abs(deviations[:, varying] / errors[varying]).max(axis=1), 1 - LEVEL))
 
 
-def _label(estimate: float, adjusted: float) -> str:
-    if adjusted > LEVEL or abs(estimate) <= ROUNDING:
+def _label(estimate: float, adjusted: float, level: float) -> str:
+    if adjusted > level or abs(estimate) <= ROUNDING:
         return "undecided"
     return "keep" if estimate > 0 else "drop"
 

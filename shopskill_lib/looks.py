@@ -9,6 +9,12 @@ from typing import Any
 from shopskill_lib.errors import InputError, LookError
 from shopskill_lib.files import write_json
 
+REPLICATION = "replication.json"
+"""Frozen record of a replication, in its folder."""
+
+LABELS = ("gate_a_stage_*.json", f"replications/*/{REPLICATION}")
+"""Looks at the validation tasks beside the gates: they label and select nothing (M23)."""
+
 
 def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: str = "") -> dict[str, Any]:
     """Freeze a gate's record with the number of looks that were taken at its data.
@@ -45,21 +51,28 @@ def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: st
 
 
 def taken(folder: Path, name: str) -> int:
-    """Count the looks at a split's tasks: the run folder's gate of this name and those of its online rounds."""
+    """Count the looks at a split's tasks (see `reasons`)."""
     return len(reasons(folder, name))
 
 
 def reasons(folder: Path, name: str, until: str = "") -> tuple[str, ...]:
-    """Return why each of these looks was taken, the run folder's own first.
+    """Return why each of these looks was taken: the run folder's own, those of its rounds, then labels beside them.
 
     Args:
         folder: the run folder.
-        name: `gate_a.json` or `gate_b.json`.
+        name: `gate_a.json` for the validation tasks, `gate_b.json` for the test tasks.
         until: leave out what was looked at later than this, as `latest` gives it; "" for nothing.
     """
-    places = (folder / name, *sorted(folder.glob(f"online/round_*/{name}")))
+    places = [folder / name, *sorted(folder.glob(f"online/round_*/{name}"))]
+    places += [path for labels in LABELS if name == "gate_a.json" for path in sorted(folder.glob(labels))]
     found = [look for path in places if path.exists() for look in _looks(path)]
     return tuple(look["reason"] for look in found if not until or look["at"] <= until)
+
+
+def told(path: Path, folder: Path) -> str:
+    """Say how often a run folder's tasks had been looked at when this gate of it was frozen, and why last."""
+    before = reasons(folder, path.name, latest(path))
+    return f"looks at these tasks so far: {len(before)}; last reason: {_looks(path)[-1]['reason']}"
 
 
 def latest(path: Path) -> str:

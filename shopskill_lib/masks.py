@@ -103,6 +103,11 @@ def draw_complement(mask_seed: int, split: str, task_id: str, sample: int, slot:
     return (first + turn) % (len(slot.versions) + 1)
 
 
+def dealt(mask_seed: int, split: str, task_ids: Sequence[str]) -> list[int]:
+    """Return the places of tasks in the order they are dealt to blocks: by SHA-256 of `mask_seed:split:task_id`."""
+    return sorted(range(len(task_ids)), key=lambda row: _hash(mask_seed, split, task_ids[row]))
+
+
 def draw_balanced(mask_seed: int, split: str, task_ids: Sequence[str], slots: Sequence[Slot], pairs: int) -> IntArray:
     """Draw pairs of masks for all tasks, a Hadamard matrix for each block of tasks.
 
@@ -116,7 +121,7 @@ def draw_balanced(mask_seed: int, split: str, task_ids: Sequence[str], slots: Se
         (tasks, 2 * pairs, slots) states.
     """
     matrix = hadamard(_block_size(len(slots)))
-    order = sorted(range(len(task_ids)), key=lambda row: _hash(mask_seed, split, task_ids[row]))
+    order = dealt(mask_seed, split, task_ids)
     states = np.empty((len(task_ids), 2 * pairs, len(slots)), dtype=np.int64)
     for deal, (start, pair) in enumerate(itertools.product(range(0, len(order), len(matrix)), range(pairs))):
         block = order[start : start + len(matrix)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from shopskill_lib import leaks, masks, probes, replicates, rollouts, workbench
+from shopskill_lib import leaks, masks, probes, replicates, rollouts, sequential, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
 from shopskill_lib.pools import CAP, Pool
@@ -120,33 +120,42 @@ def pool_of(bench: Bench) -> Pool:
     return bench.pool
 
 
-def gate_a(bench: Bench) -> Path:
+def gate_a(bench: Bench, stage: int = 0) -> Path:
     """Run what Gate A still owes and pair it (M17, M18, M20).
 
-    The masks and the texts of their columns are frozen before the first rollout; the proof that every masked episode
+    Masks, stages and the texts of the columns are frozen before the first rollout; the proof that every masked episode
     was shown what its mask says runs before anything is paired.
 
+    Args:
+        bench: with a draft to measure.
+        stage: take the tasks of the first declared stages only, up to this one; 0 for all.
+
     Returns:
-        `observations.csv` of the run folder, with `interventions.json` beside it.
+        `observations.csv` of the run folder, of a stage `observations_stage_1.csv`, with `interventions.json` beside.
 
     Raises:
         SetupError: no reward of the shop can be used.
-        DesignError: other masks or other texts are frozen here, or an episode was shown something else.
+        ParameterError: there is no such stage.
+        DesignError: other masks, stages or texts are frozen here, or an episode was shown something else.
     """
     refuse_unscored(bench)
-    plan, assignments = plan_gate_a(bench), assign(bench)
-    _refuse_too_few(bench, len(assignments.task_ids))
+    chosen = stages(bench).until(stage) if stage else {task.task_id for task in bench.tasks("val")}
+    assignments = assign(bench)
+    plan = [planned for planned in plan_gate_a(bench) if planned.task.task_id in chosen]
+    _refuse_too_few(bench, sum(task_id in chosen for task_id in assignments.task_ids))
     leaks.refuse(bench, pool_of(bench).versions, "val")
-    masks.freeze(assignments, bench.folder / "masks.csv")
-    _freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
+    freeze_design(bench)
+    freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
     sets = roll_out(bench, plan, "gate_a")
     prove(sets["masked"], sets["bare"], bench)
     note = replicates.compare([*sets["masked"].scored, *sets["bare"].scored]).note
     rows = [
         [*_who(bench, task_id, sample, "val", note), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
         for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
+        if task_id in chosen
     ]
-    return _write_pairs(bench.folder / "observations.csv", assignments.factors, "", rows)
+    name = f"observations_stage_{stage}.csv" if stage else "observations.csv"
+    return _write_pairs(bench.folder / name, assignments.factors, "", rows)
 
 
 def gate_b(bench: Bench) -> Path:
@@ -269,7 +278,7 @@ def _interventions(pool: Pool) -> list[dict[str, object]]:
     ]
 
 
-def _freeze_texts(pool: Pool, path: Path) -> None:
+def freeze_texts(pool: Pool, path: Path) -> None:
     """Write what the masks' columns show before the first rollout, or check that it is what was written then."""
     columns = _interventions(pool)
     if not path.exists():
@@ -298,6 +307,19 @@ def assign(bench: Bench) -> masks.Assignments:
     given = bench.settings
     slots = pool_of(bench).slots
     return masks.assign(given.mask_seed, "val", task_ids, slots, given.masked_samples, given.mask_design)
+
+
+def stages(bench: Bench) -> sequential.Stages:
+    """Deal the validation tasks to the stages that the settings declare."""
+    task_ids = [task.task_id for task in bench.tasks("val")]
+    return sequential.deal(bench.settings.mask_seed, "val", task_ids, bench.settings.stages)
+
+
+def freeze_design(bench: Bench) -> None:
+    """Freeze stages and masks before the first rollout, or check them (M17; see `masks.freeze`)."""
+    path = bench.folder / "masks.csv"
+    sequential.declare(stages(bench), bench.folder, begun=path.exists())
+    masks.freeze(assign(bench), path)
 
 
 def plan_bare(bench: Bench, split: Split) -> list[rollouts.Planned]:

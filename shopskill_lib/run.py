@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +22,17 @@ from typing import Any
 import pandas as pd
 import papermill
 
-from shopskill_lib import cold_start, distil, looks, masks, protocol, report, workbench
+from shopskill_lib import cold_start, distil, interim, looks, protocol, report, workbench
 from shopskill_lib.console import Parser, respond
+from shopskill_lib.cycle import Rule
 from shopskill_lib.errors import Interrupted, NotebookError, ParameterError
 from shopskill_lib.files import read_bytes, write_bytes, write_json
 from shopskill_lib.folders import folder, project
 from shopskill_lib.parameters import Order, Scalar, notebooks, read_order
 from shopskill_lib.rolloutset import Forecast
 from shopskill_lib.spending import Purse, Tally, by_model
-from shopskill_lib.stages import STAGES
+from shopskill_lib.stages import STAGES, rule_of
+from shopskill_lib.workbench import Bench
 
 COLD_START = ("cards.jsonl", "audit.jsonl", "analyses.json", "authored.jsonl")
 """What the cold start leaves in a run folder: the same for every seed of masks, so bought once."""
@@ -88,7 +90,7 @@ def pilot(order: Order, limit: int, purse: Purse) -> str:
     name = "Gate A, bare half (the masked half needs a draft)"
     if order.settings.draft or (bench.folder / protocol.DRAFT).exists():
         bench = workbench.paid_from(protocol.set_up(order.settings, bench.folder), purse)
-        masks.freeze(protocol.assign(bench), bench.folder / "masks.csv")
+        protocol.freeze_design(bench)
         val, name = protocol.plan_gate_a(bench), "Gate A"
     _write_records(order)
     plans = {"training": train, name: val}
@@ -99,6 +101,15 @@ def pilot(order: Order, limit: int, purse: Purse) -> str:
         lines += map(str, protocol.roll_out(bench, part, "pilot").values()) if part else []
     lines += [f"{name} in full: {protocol.foresee(bench, plan)}" for name, plan in plans.items() if plan]
     return "\n".join(lines)
+
+
+def labels(order: Order, purse: Purse, give: Callable[[Bench, Rule], interim.Labels]) -> str:
+    """Look at a declared stage of Gate A, or replicate the finished gate under new masks (see `interim`)."""
+    bench = protocol.set_up(order.settings, folder(str(order.run_dir)))
+    bench, rule = workbench.paid_from(bench, purse), rule_of(order.known | order.given)
+    if not (order.run_dir / "params.json").exists():
+        _write_records(order)
+    return f"{give(bench, rule)}\nlooks at these tasks so far: {looks.taken(order.run_dir, 'gate_a.json')}"
 
 
 def over_seeds(order: Order, seeds: Sequence[int], purse: Purse) -> str:
@@ -246,6 +257,8 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder; default outputs/<PARAMS>")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="a run for each seed of masks and analysis")
     parser.add_argument("--limit", type=int, metavar="N", help="roll out the first N tasks only, as a pilot")
+    parser.add_argument("--stage", type=int, metavar="N", help="labels after the first N declared stages, no gate")
+    parser.add_argument("--replicate", type=int, metavar="SEED", help="label a finished gate again on new masks")
     parser.add_argument("--budget-tokens", type=int, metavar="N", help="stop when all models have spent N tokens")
     parser.add_argument("--budget-usd", type=float, metavar="X", help="stop when they have cost X, by their prices")
     parser.set_defaults(command=_run)
@@ -269,13 +282,7 @@ def _run(options: argparse.Namespace) -> str:
 def _answer(options: argparse.Namespace) -> str:
     """Do what the options say."""
     seeds = options.seeds or []
-    if options.limit is not None and (options.limit < 1 or seeds or options.only):
-        raise ParameterError(
-            f"--limit {options.limit} cannot be used " + ("so" if options.limit < 1 else "with --seeds or --only"),
-            where="--limit",
-            allowed="a number of tasks from 1, for one whole run",
-            todo="pilot that run first",
-        )
+    _refuse_mixed(options)
     if len(set(seeds)) < len(seeds) or min(seeds, default=0) < 0:
         raise ParameterError(
             f"the seeds are {seeds}", where="--seeds", allowed="different numbers from 0", todo="correct them"
@@ -284,6 +291,10 @@ def _answer(options: argparse.Namespace) -> str:
     purse = _purse(options, order)
     if options.limit is not None:
         return pilot(order, options.limit, purse)
+    if options.stage is not None:
+        return labels(order, purse, lambda bench, rule: interim.look(bench, options.stage, rule))
+    if options.replicate is not None:
+        return labels(order, purse, lambda bench, rule: interim.replicate(bench, options.replicate, rule))
     if seeds:
         return over_seeds(order, seeds, purse)
     place = execute(order, purse)
@@ -293,13 +304,27 @@ def _answer(options: argparse.Namespace) -> str:
         lines.append(table.to_string(na_rep="-"))
     for name, record in ((name, _record(place / f"{name[3:]}.json")) for name in _up_to_last(order)):
         if record:
-            taken = len(record["looks"]) if name == "03_gate_a" else looks.taken(order.run_dir, "gate_b.json")
-            told = f"looks so far: {taken}; last reason: {record['looks'][-1]['reason']}"
+            told = looks.told(place / f"{name[3:]}.json", order.run_dir)
             trust = [record["together"]["trust"]] if "together" in record else []
             lines += [record["verdict"], *trust, *(f"note: {note}" for note in record["notes"]), told]
     if "05_online" in order.chosen:
         lines += [_record(path)["verdict"] for path in sorted(place.glob("online/round_*/round.json"))]
     return "\n".join([*lines, f"report: {place / 'report.html'}"])
+
+
+def _refuse_mixed(options: argparse.Namespace) -> None:
+    """Refuse a pilot, a look or a replication of anything but one whole run."""
+    least = {"limit": 1, "stage": 1, "replicate": 0}
+    given = {name: getattr(options, name) for name in least if getattr(options, name) is not None}
+    for name, value in given.items():
+        others = [f"--{other}" for other in (*least, "seeds", "only") if other != name and getattr(options, other)]
+        if value < least[name] or others:
+            raise ParameterError(
+                f"--{name} {value} cannot be used " + (f"with {' and '.join(others)}" if others else "so"),
+                where=f"--{name}",
+                allowed=f"a number from {least[name]}, for one whole run",
+                todo="leave the others out" if others else "correct it",
+            )
 
 
 def _purse(options: argparse.Namespace, order: Order) -> Purse:

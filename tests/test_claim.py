@@ -71,7 +71,7 @@ def test_titles_survive_in_both_files_and_are_never_markup(gate_csv: GateWriter,
 def test_a_strong_effect_is_claimed_with_its_interval_and_the_rest_is_left_open(gate_csv: GateWriter) -> None:
     gate = fit_gate(read_observations(gate_csv(change=strong)), resamples=100)
     sheet = claim.of_gate(gate, claim.Known())
-    assert "Told apart from 0 at a false discovery rate of 5%: search +0." in lines(
+    assert "Told apart from 0 at a false discovery rate of 5 %: search +0." in lines(
         sheet, "What the intervals allow to say"
     )
     assert "1 of 4 effects are told apart from 0" in sheet.quote
