@@ -249,7 +249,7 @@ class Builder:
         staging = self.run.folder / ROUNDS / f".{name(self.start.number)}.staging"
         bench = protocol.moved(self.run, staging, policy.model, policy.checkpoint)
         seed = bench.settings.mask_seed + 1 + self.start.number
-        names = {"mask_seed": seed, "stages": 1, "reuse_from": ""}
+        names = {"mask_seed": seed, "n_stages": 1, "reuse_from": ""}
         return replace(bench, settings=bench.settings.model_copy(update=names))
 
     def _triage(self, at: Bench) -> tuple[tuple[Triage, ...], Mapping[str, RolloutSet], str]:

@@ -141,7 +141,7 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
         )
     protocol.freeze_texts(protocol.pool_of(bench), bench.folder / protocol.INTERVENTIONS)
     place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
-    names = {"mask_seed": mask_seed, "stages": 1, "reuse_from": str(bench.folder)}
+    names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
     new = replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
     frozen = parse_json(read_text(path), str(path))
     gate = _fit(protocol.gate_a(new), new, rule)

@@ -312,7 +312,7 @@ def assign(bench: Bench) -> masks.Assignments:
 def stages(bench: Bench) -> sequential.Stages:
     """Deal the validation tasks to the stages that the settings declare."""
     task_ids = [task.task_id for task in bench.tasks("val")]
-    return sequential.deal(bench.settings.mask_seed, "val", task_ids, bench.settings.stages)
+    return sequential.deal(bench.settings.mask_seed, "val", task_ids, bench.settings.n_stages)
 
 
 def freeze_design(bench: Bench) -> None:

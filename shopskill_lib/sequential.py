@@ -50,7 +50,7 @@ class Stages:
                 allowed=f"1 to {len(self.parts) - 1}: the last stage is the gate itself"
                 if len(self.parts) > 1
                 else "a gate whose stages are declared before its first rollout",
-                todo="run without --stage for the gate; declare parts of the tasks with stages: 4 in a new run folder",
+                todo="run without --stage for the gate; declare parts of the tasks with n_stages: 4 in a new run folder",
             )
         return frozenset(task_id for part in self.parts[:stage] for task_id in part)
 
@@ -68,7 +68,7 @@ def deal(mask_seed: int, split: str, task_ids: Sequence[str], stages: int) -> St
     if stages > len(task_ids):
         raise ParameterError(
             f"{stages} stages of {len(task_ids)} tasks",
-            where="stages",
+            where="n_stages",
             allowed="at least a task a stage",
             todo="declare fewer",
         )
@@ -99,7 +99,7 @@ def declare(stages: Stages, folder: Path, *, begun: bool) -> None:
             f"{len(stages.parts)} stages are asked for, and others were declared before the first rollout",
             where=str(path),
             allowed="stages that are declared before anything is rolled out (METHOD section 13)",
-            todo="give stages its value of then, or use a new run folder",
+            todo="give n_stages its value of then, or use a new run folder",
         )
 
 

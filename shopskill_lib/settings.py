@@ -66,7 +66,7 @@ class Settings(Record):
     """What Gate B tests: an online round as `online/round_001`; "" for the skill that Gate A selected."""
     masked_samples: int = Field(1, ge=1)
     """Masked rollouts a task."""
-    stages: int = Field(1, ge=1, le=10)
+    n_stages: int = Field(1, ge=1, le=10)
     """Parts of the validation tasks, after each of which Gate A may be looked at for labels (METHOD section 13)."""
     mask_design: Design = "independent"
     """How masks hang together: within a task, and between tasks where balanced; pairs need an even `masked_samples`."""

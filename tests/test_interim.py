@@ -28,7 +28,7 @@ Put every requirement into one query.
 def bench(tmp_path: Path) -> Bench:
     (tmp_path / "draft.md").write_text(DRAFT, encoding="utf-8")
     (tmp_path / "run").mkdir()
-    names = {"n_products": 1700, "n_val": 24, "n_test": 4, "max_steps": 12, "stages": 3}
+    names = {"n_products": 1700, "n_val": 24, "n_test": 4, "max_steps": 12, "n_stages": 3}
     return protocol.set_up(Settings.of({**names, "draft": str(tmp_path / "draft.md")}), tmp_path / "run")
 
 
@@ -59,7 +59,7 @@ def test_the_gate_at_the_end_has_the_level_that_is_left_and_counts_the_looks(ben
     interim.look(bench, 2, RULE)
     with pytest.raises(ParameterError, match="stage 1 comes too late: stage 2 has been looked at"):
         interim.look(bench, 1, RULE)
-    untaken = replace(bench, settings=bench.settings.model_copy(update={"stages": 2}))
+    untaken = replace(bench, settings=bench.settings.model_copy(update={"n_stages": 2}))
     with pytest.raises(DesignError, match="others were declared"):
         interim.look(untaken, 1, RULE)
     gate = gated(bench)
