@@ -1,7 +1,7 @@
 """Looks at declared stages by simulation: errors of labels that were ever given, and how early helping chunks get one.
 
-Scores of 16 chunks are normal and independent, as coefficients of a large gate nearly are; four help, by as many standard
-errors of the whole gate as the table says. Labels are Benjamini and Hochberg's at each look's level.
+Scores of 16 chunks are normal and independent, as coefficients of a large gate nearly are; four help, by as many
+standard errors of the whole gate as the table says. Labels are Benjamini and Hochberg's at each look's level.
 """
 
 import argparse

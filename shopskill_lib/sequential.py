@@ -50,7 +50,7 @@ class Stages:
                 allowed=f"1 to {len(self.parts) - 1}: the last stage is the gate itself"
                 if len(self.parts) > 1
                 else "a gate whose stages are declared before its first rollout",
-                todo="run without --stage for the gate; declare parts of the tasks with n_stages: 4 in a new run folder",
+                todo="run without --stage for the gate; declare parts with n_stages: 4 in a new run folder",
             )
         return frozenset(task_id for part in self.parts[:stage] for task_id in part)
 
