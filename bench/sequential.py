@@ -8,9 +8,12 @@ import argparse
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from shopskill_lib import sequential
+
+FloatArray = NDArray[np.float64]
 
 CHUNKS, HELPING = 16, 4
 
@@ -34,13 +37,13 @@ def main() -> None:
             "the end only": _labelled(rng, shares[-1:], np.array([0.05]), effect, options.repetitions),
         }
         for name, found in labelled.items():
-            ever = found.any(axis=1)
-            false = ever[:, HELPING:] if effect else ever
+            ever: NDArray[np.bool_] = np.asarray(found.any(axis=1))
+            false: NDArray[np.bool_] = ever[:, HELPING:] if effect else ever
             rows.append(
                 {
                     "effect / error": effect,
                     "labels": name,
-                    "any false": false.any(axis=1).mean(),
+                    "any false": (false.sum(axis=1) > 0).mean(),
                     "false share": (false.sum(axis=1) / np.maximum(ever.sum(axis=1), 1)).mean(),
                     "power": ever[:, :HELPING].mean() if effect else None,
                     "by stage": " ".join(f"{found[:, k, :HELPING].mean():.3f}" for k in range(found.shape[1])),
@@ -50,13 +53,13 @@ def main() -> None:
 
 
 def _labelled(
-    rng: np.random.Generator, shares: np.ndarray, levels: np.ndarray, effect: float, repetitions: int
-) -> np.ndarray:
+    rng: np.random.Generator, shares: FloatArray, levels: FloatArray, effect: float, repetitions: int
+) -> NDArray[np.bool_]:
     """Return (repetitions, looks, chunks): whether a look labels a chunk."""
     steps = rng.normal(size=(repetitions, len(shares), CHUNKS)) * np.sqrt(np.diff(shares, prepend=0))[:, None]
     drift = np.where(np.arange(CHUNKS) < HELPING, effect, 0.0) * shares[:, None]
     p = 2 * stats.norm.sf(np.abs(np.cumsum(steps, axis=1) + drift) / np.sqrt(shares)[:, None])
-    found: np.ndarray = stats.false_discovery_control(p, axis=2) <= levels[:, None]
+    found: NDArray[np.bool_] = stats.false_discovery_control(p, axis=2) <= levels[:, None]
     return found
 
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from shopskill_lib import sequential
 from shopskill_lib.errors import DesignError, ParameterError
+from shopskill_lib.inference import LEVEL
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,8 @@ def test_bounds_are_the_published_ones(shares: list[float], bounds: list[float])
 @given(st.lists(st.floats(0.05, 0.95), max_size=4, unique_by=lambda share: round(share, 2)))
 def test_levels_never_spend_more_than_there_is(cuts: list[float]) -> None:
     found = sequential.levels([*sorted(cuts), 1.0])
-    assert all(0 < level <= sequential.LEVEL + 1e-9 for level in found)
-    assert sum(found) >= sequential.LEVEL - 1e-9, "nor less than a single test has"
+    assert all(0 < level <= LEVEL + 1e-9 for level in found)
+    assert sum(found) >= LEVEL - 1e-9, "nor less than a single test has"
 
 
 def test_error_of_all_looks_together_by_simulation() -> None:
@@ -43,9 +44,9 @@ def test_error_of_all_looks_together_by_simulation() -> None:
     levels = np.array(sequential.levels(shares.tolist()))
     ever = (stats.false_discovery_control(p, axis=2) <= levels[:, None]).any(axis=1)
     wrong, found = ever[:, 4:].sum(axis=1), np.maximum(ever.sum(axis=1), 1)
-    assert (wrong / found).mean() <= sequential.LEVEL
-    naive = (stats.false_discovery_control(p, axis=2) <= sequential.LEVEL).any(axis=1)
-    assert (naive[:, 4:].sum(axis=1) / np.maximum(naive.sum(axis=1), 1)).mean() > sequential.LEVEL
+    assert (wrong / found).mean() <= LEVEL
+    naive = (stats.false_discovery_control(p, axis=2) <= LEVEL).any(axis=1)
+    assert (naive[:, 4:].sum(axis=1) / np.maximum(naive.sum(axis=1), 1)).mean() > LEVEL
     null = 2 * stats.norm.sf(np.abs(np.cumsum(steps, axis=1) / np.sqrt(shares)[:, None]))
     assert 0.03 < (stats.false_discovery_control(null, axis=2) <= levels[:, None]).any(axis=(1, 2)).mean() < 0.06
 
@@ -73,7 +74,7 @@ def test_stages_are_declared_before_anything_begins(tmp_path: Path) -> None:
     two, three = (sequential.deal(0, "val", list("abcdef"), count) for count in (2, 3))
     whole = sequential.deal(0, "val", list("abcdef"), 1)
     sequential.declare(whole, tmp_path, begun=False)
-    assert not (tmp_path / sequential.FILE).exists() and sequential.level(tmp_path) == sequential.LEVEL
+    assert not (tmp_path / sequential.FILE).exists() and sequential.level(tmp_path) == LEVEL
     with pytest.raises(DesignError, match="before the first rollout"):
         sequential.declare(two, tmp_path, begun=True)
     sequential.declare(two, tmp_path, begun=False)
