@@ -71,8 +71,8 @@ def reasons(folder: Path, name: str, until: str = "") -> tuple[str, ...]:
 
 def told(path: Path, folder: Path) -> str:
     """Say how often a run folder's tasks had been looked at when this gate of it was frozen, and why last."""
-    before = reasons(folder, path.name, latest(path))
-    return f"looks at these tasks so far: {len(before)}; last reason: {_looks(path)[-1]['reason']}"
+    before, split = reasons(folder, path.name, latest(path)), "validation" if path.name == "gate_a.json" else "test"
+    return f"looks at the {split} tasks so far: {len(before)}; last reason: {_looks(path)[-1]['reason']}"
 
 
 def latest(path: Path) -> str:

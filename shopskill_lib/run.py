@@ -109,7 +109,7 @@ def labels(order: Order, purse: Purse, give: Callable[[Bench, Rule], interim.Lab
     bench, rule = workbench.paid_from(bench, purse), rule_of(order.known | order.given)
     if not (order.run_dir / "params.json").exists():
         _write_records(order)
-    return f"{give(bench, rule)}\nlooks at these tasks so far: {looks.taken(order.run_dir, 'gate_a.json')}"
+    return f"{give(bench, rule)}\nlooks at the validation tasks so far: {looks.taken(order.run_dir, 'gate_a.json')}"
 
 
 def over_seeds(order: Order, seeds: Sequence[int], purse: Purse) -> str:

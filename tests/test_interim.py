@@ -66,7 +66,7 @@ def test_the_gate_at_the_end_has_the_level_that_is_left_and_counts_the_looks(ben
     assert gate.joint.level == pytest.approx(sequential.levels([2 / 3, 1.0])[-1])
     assert "rate of 4.6 %" in gate.trust() or "rate of 4.7 %" in gate.trust()
     assert len(gate.observations.task_ids) == 24
-    assert looks.told(bench.folder / protocol.GATE, bench.folder).startswith("looks at these tasks so far: 2;")
+    assert looks.told(bench.folder / protocol.GATE, bench.folder).startswith("looks at the validation tasks so far: 2;")
     assert interim.look(bench, 2, RULE).gate.joint.level < gate.joint.level, "what was looked at can be read again"
 
 

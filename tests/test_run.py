@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = shopskill("run", "params/smoke.yaml", "--out", str(folder))
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
-    assert "looks at these tasks so far: 1" in done.stdout
+    assert "looks at the validation tasks so far: 1" in done.stdout
     assert "episodes to run" in done.stderr
     assert "\nsimulated 03_gate_a: policy episodes: forecast 120, was 120 (+0 %); calls: forecast " in done.stderr
     assert "\nsimulated 02_compile: author: no forecast, was " in done.stderr
@@ -99,7 +99,7 @@ def test_a_refused_second_look_changes_nothing_but_leaves_the_stopped_notebook(f
     assert (finished / "03_gate_a.stopped.ipynb").exists()
     granted = shopskill(*again, "-p", "new_look=a smaller budget was asked for")
     assert granted.returncode == 0, granted.stderr
-    assert "looks at these tasks so far: 3; last reason: a smaller budget was asked for" in granted.stdout
+    assert "looks at the validation tasks so far: 3; last reason: a smaller budget was asked for" in granted.stdout
     assert shopskill(*again[:-2]).returncode == 0
 
 
@@ -183,7 +183,7 @@ def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
     assert done.returncode == 0, done.stderr
     place = finished / "online" / "round_000"
     assert str(place / "report.html") in done.stdout
-    assert "looks at these tasks so far: 2" in done.stdout
+    assert "looks at the test tasks so far: 2" in done.stdout
     assert record(place / "gate_b.json")["looks"]
     executed = (place / "04_gate_b.ipynb").read_text(encoding="utf-8")
     assert "looks at test so far: 2" in executed
