@@ -65,7 +65,8 @@ class Analyses(tuple[Analysis, ...]):
         """Return how many trajectories gave how many cards, why failures proposed nothing, and what is missing."""
         cards = [card for analysis in self for card in analysis.cards]
         label = "simulated: " if self.simulated else ""
-        lines = [f"{label}{len(self)} trajectories analysed, {sum(card.eligible for card in cards)} cards"]
+        proposing = sum(card.eligible for card in cards)
+        lines = [f"{label}{len(self)} trajectories analysed, {proposing} cards that propose a text"]
         for channel in get_args(Channel):
             own = [analysis for analysis in self if analysis.channel == channel]
             eligible = sum(card.eligible for analysis in own for card in analysis.cards)
@@ -90,8 +91,8 @@ class Analyses(tuple[Analysis, ...]):
         label = "simulated: " if self.simulated else ""
         tasks = len({card.facts.task_group_key for card in proposing})
         return (
-            f"{label}{len(self)} trajectories gave {len(proposing)} cards of {tasks} tasks, "
-            f"{sum(card.facts.repair_verified for card in proposing)} of them with a verified repair; "
+            f"{label}{len(self)} trajectories gave {len(cards)} cards; {len(proposing)} of them, from {tasks} tasks, "
+            f"propose a text, {sum(card.facts.repair_verified for card in proposing)} with a verified repair; "
             f"{len(self.missing)} analyses are missing. No card is a claim yet: "
             f"02_compile merges them, 03_gate_a measures.{f' Note: {self.note}.' if self.note else ''}"
         )
