@@ -82,7 +82,7 @@ def work(trade: Trade[J, A], jobs: Sequence[tuple[J, int]], threads: int, max_at
         kept: jobs that were done before, for the progress bar.
 
     Raises:
-        Interrupted: SIGTERM or Ctrl-C; what was in flight has been finished and kept.
+        Interrupted: SIGTERM or Ctrl-C, also where a server is down; what was in flight has been finished and kept.
         SetupError: the set-up is wrong: a model or shop says so or stays down, or first attempts all fail.
     """
     if jobs:
@@ -95,7 +95,7 @@ class _Crew(Generic[J, A]):
     def __init__(self, trade: Trade[J, A], max_attempts: int, owed: int, kept: int) -> None:
         self._trade, self._max_attempts, self._kept = trade, max_attempts, kept
         self._queue: deque[tuple[J, int]] = deque()
-        self._stop = threading.Event()
+        self._stop, self._asked = threading.Event(), threading.Event()
         self._lock, self._keeping = threading.Lock(), threading.Lock()
         self._counts: Counter[str] = Counter()
         self._answered = False
@@ -110,15 +110,16 @@ class _Crew(Generic[J, A]):
             tqdm(
                 total=self._kept + len(jobs), initial=self._kept, unit=self._trade.unit[0], disable=silent
             ) as self._bar,
-            _asking_to_stop(self._stop),
+            _asking_to_stop(self._stop, self._asked),
             ThreadPoolExecutor(min(threads, len(jobs)), self._trade.unit[0]) as pool,
         ):
             workers = [pool.submit(self._work) for _ in range(min(threads, len(jobs)))]
             while wait(workers, timeout=0.2).not_done:  # a signal that reaches a worker is handled here
                 pass
-        for worker in workers:
-            worker.result()
-        for _, attempt in self._withheld:
+        failed = next((error for error in (worker.exception() for worker in workers) if error is not None), None)
+        if failed is not None and not (self._asked.is_set() and isinstance(failed, SetupError)):
+            raise failed
+        for _, attempt in self._withheld if failed is None else ():
             self._trade.keep(attempt)
         if self._stop.is_set():  # also with nothing left to do here: the caller has more
             raise Interrupted(
@@ -126,7 +127,7 @@ class _Crew(Generic[J, A]):
                 where=self._trade.place,
                 allowed="stopping at any time: what was in flight has been finished and kept",
                 todo="repeat the same call to go on",
-            )
+            ) from failed
 
     def _work(self) -> None:
         """Take jobs; any exception here is one of the set-up and stops the other threads too."""
@@ -191,8 +192,8 @@ class _Crew(Generic[J, A]):
 
 
 @contextmanager
-def _asking_to_stop(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C ask for a stop; the second one does what it did before."""
+def _asking_to_stop(*stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C ask for a stop by these events; the second one does what it did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -203,7 +204,8 @@ def _asking_to_stop(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        stop.set()
+        for event in stop:
+            event.set()
         restore()
 
     for number in before:

@@ -453,6 +453,20 @@ def test_a_stop_during_the_last_episode_stops_the_caller_too(en: EmbeddedShop, t
         bench.run(bench.plan(1), tmp_path, threads=1)
 
 
+def test_a_stop_while_the_server_is_down_can_be_resumed(en: EmbeddedShop, tmp_path: Path) -> None:
+    def script(body: Json) -> Answer:
+        if len(bench.asked) == 60:
+            signal.raise_signal(signal.SIGTERM)
+        return failure(503) if len(bench.asked) > 55 else buyer(body)
+
+    bench = Bench(en, script, clock=FakeClock().clock)
+    with pytest.raises(Interrupted, match=r"stopped on request with \d+ episodes still to run") as raised:
+        bench.run(bench.plan(40), tmp_path, threads=2)
+    assert isinstance(raised.value.__cause__, SetupError)
+    kept = load(bench.plan(40), bench.agent, tmp_path, rollout_seed=0)["bare"]
+    assert kept.scored and not kept.missing
+
+
 def test_outside_the_main_thread_signals_are_left_alone(en: EmbeddedShop, tmp_path: Path) -> None:
     bench = Bench(en)
     thread = threading.Thread(target=bench.run, args=(bench.plan(2), tmp_path))
