@@ -22,7 +22,7 @@ def read_bytes(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise InputError(f"the file cannot be read ({error})", **refusal) from error
     if not content.removeprefix(BOM_UTF8).strip(b" \t\r\n,;"):
-        raise InputError("the file is empty", **refusal | {"allowed": "a file with a header and rows"})
+        raise InputError("the file is empty", **refusal | {"allowed": "a file that holds something"})
     return content
 
 

@@ -73,7 +73,9 @@ def test_03_opens_a_gate_folder(tmp_path: Path) -> None:
     [
         ("x.json", '{"a": 1, "价": 2}', "JSON with a, 价"),
         ("x.json", "[1]", "JSON that is a list"),
-        ("x.csv", "task_id,reward\n", "no JSON"),
+        ("x.csv", "task_id,reward\n", "no JSON: Expecting value in line 1"),
+        ("x.jsonl", '\n{"a": 1,\n', "no JSON: Expecting property name enclosed in double quotes in line 3"),
+        ("x.json", "null", "JSON that is null"),
         ("x.jsonl", '{"schema_version": "shopsimrl-run-manifest-v1"}\n', "JSON with schema_version"),
     ],
 )

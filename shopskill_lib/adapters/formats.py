@@ -187,7 +187,15 @@ def _glimpse(path: Path) -> str:
         return "a folder of " + (", ".join(sorted(item.name for item in path.iterdir())[:8]) or "nothing")
     if isinstance(first, dict):
         return f"JSON with {', '.join(list(first)[:8]) or 'nothing'}"
-    return f"JSON that is a {type(first).__name__}" if first is not None else "no JSON"
+    if first is not None:
+        return f"JSON that is a {type(first).__name__}"
+    try:
+        json.loads(decode(read_bytes(path), path))
+    except json.JSONDecodeError as error:
+        return f"no JSON: {error.msg} in line {error.lineno}"
+    except RecursionError:
+        return "JSON that is nested too deeply"
+    return "JSON that is null"
 
 
 def export(imported: Import, form: Format, path: Path) -> tuple[str, ...]:
