@@ -117,12 +117,14 @@ ORDER = [
     "diagnostics",
     "rails",
     "power",
+    "noise",
     "cells",
     "observations",
     "selection",
     "planning",
     "comparison",
     "gates",
+    "floors",
     "looks",
     "claim",
     "settings",
@@ -136,6 +138,7 @@ ORDER = [
     "workbench",
     "leaks",
     "protocol",
+    "repeats",
     "desk",
     "distil",
     "cold_start",
@@ -183,7 +186,7 @@ HOMES = {
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails", "noise"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 
