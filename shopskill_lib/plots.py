@@ -61,7 +61,7 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | N
     """
     frame = _sorted(gate)
     with _style():
-        figure, axes = plt.subplots(figsize=(8.0, 1.3 + 0.3 * len(frame)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(8.0, 1.9 + 0.3 * len(frame)), layout="constrained")
         if floor is not None and floor.coefficients is not None:
             _band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
         together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
@@ -82,7 +82,7 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | N
             f"effect on reward, masked minus bare; bars: 95 % {gate.outcomes[PRIMARY].fit.cov_type} intervals"
         )
         axes.set_title(_title(gate, "Effect of each factor"))
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
@@ -143,8 +143,8 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
             axes.set_xlabel(f"{words}; 95 % bootstrap", fontsize="medium")
         if floor is not None:
             known = [floor.outcomes.get(name) for name in score["metric"]]
-            _band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known])
-            figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center")
+            if _band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known]):
+                figure.legend(loc="outside lower center")
         label_of = "simulated: " if comparison.simulated else ""
         figure.suptitle(f"{label_of}Equipped against bare, {comparison.n_tasks} tasks")
     return figure
@@ -357,14 +357,15 @@ def _is_score(name: str) -> bool:
     return name in (PRIMARY, "success") or name.startswith("r_")
 
 
-def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> None:
-    """Shade one row after the other as far as two identical arms go; nothing where their repeats are no repeats."""
+def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool:
+    """Shade the rows as far as two identical arms go and tell whether any is; none is where repeats say nothing new."""
     known = [(row, size) for row, size in enumerate(half_widths) if size is not None]
     if floor.identical or not known:
-        return
+        return False
     rows, sizes = np.transpose(known)
     told = f"noise floor{' (simulated)' if floor.simulated else ''}: 95 % of identical arms"
     axes.barh(rows, 2 * sizes, 1.0, -sizes, color="#e9dcc0", lw=0, zorder=0, label=told)
+    return True
 
 
 def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
