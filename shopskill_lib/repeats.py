@@ -174,8 +174,9 @@ def _runs(sets: Mapping[str, RolloutSet], task_ids: Sequence[str], name: str) ->
 
 
 def _score(episode: Episode, name: str) -> float:
-    """Return an outcome of a scored episode."""
-    return float(episode.reward if name == PRIMARY else getattr(episode.reward_detail, name))  # type: ignore[arg-type]
+    """Return an outcome of a scored episode; NaN where it has none."""
+    value = episode.reward if name == PRIMARY else getattr(episode.reward_detail, name, None)
+    return float("nan") if value is None else float(value)
 
 
 def _refuse_unknown(found: noise.Scatter | None, lost: Sequence[str], bench: Bench, split: Side) -> None:
