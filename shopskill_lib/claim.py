@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shopskill_lib import looks, planning, power, sheets, store
+from shopskill_lib import floors, looks, planning, power, sheets, store
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.inference import LEVEL
@@ -40,12 +40,14 @@ class Known:
         test_looks: the same at the test tasks.
         reasons: why each further look was taken.
         calls: every model call of the folder; empty where none is recorded.
+        noise: the run folder's noise floors; None where none has been measured.
     """
 
     val_looks: int | None = None
     test_looks: int | None = None
     reasons: tuple[str, ...] = ()
     calls: tuple[ModelCall, ...] = ()
+    noise: floors.Noise | None = None
 
 
 def known(gate: Path, folder: Path | None = None) -> Known:
@@ -56,11 +58,11 @@ def known(gate: Path, folder: Path | None = None) -> Known:
         folder: the run folder, where that is not the gate's own.
 
     Raises:
-        InputError: a frozen gate or `calls.jsonl` is damaged.
+        InputError: a frozen gate, `calls.jsonl` or `noise.json` is damaged.
     """
     root, until = folder or gate.parent, looks.latest(gate)
     val, test = (looks.reasons(root, name, until) for name in ("gate_a.json", "gate_b.json"))
-    return Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)))
+    return Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)), floors.read(root))
 
 
 def of_gate(gate: Gate, about: Known) -> Sheet:
@@ -79,7 +81,7 @@ def of_gate(gate: Gate, about: Known) -> Sheet:
     sections = (
         Section("Question, data, rule", (question, _data(pairs), f"Rule: {rule}")),
         Section("Effects on the reward", (), _effects(gate)),
-        Section("What the intervals allow to say", _supported(gate)),
+        Section("What the intervals allow to say", (*_supported(gate), _floor_of_gate(gate, about))),
         Section("What this does not show", (*_unsupported(gate), *_limits(pairs.checkpoint, pairs.simulated))),
         Section("What would change it", _would_change(gate)),
         Section("Cost and looks", (*_cost(pairs, about), _looks(about))),
@@ -104,7 +106,7 @@ def of_comparison(found: Comparison, about: Known) -> Sheet:
     sections = (
         Section("Question, data, rule", (question, data, rule)),
         Section("Equipped against bare", (), _metrics(found)),
-        Section("What the intervals allow to say", _told(found)),
+        Section("What the intervals allow to say", (*_told(found), _floor_of_test(found, about))),
         Section("What this does not show", (*_untold(found, about), *_limits(found.checkpoint, found.simulated))),
         Section("What would change it", _would_change_test(found)),
         Section("Cost and looks", (*_test_cost(found, about), _looks(about))),
@@ -207,6 +209,25 @@ def _supported(gate: Gate) -> tuple[str, ...]:
         for _, old, new, gain, _, low, high in gate.rewrites().itertuples(index=False, name=None)
     ]
     return (*lines, gate.verdict(), gate.trust(), *gains)
+
+
+def _floor_of_gate(gate: Gate, about: Known) -> str:
+    """Say which coefficients two identical arms show, or that nobody knows."""
+    floor = floors.of_gate(about.noise, gate.observations)
+    return floor.about_coefficients() if floor is not None else _no_floor("pairs", "val")
+
+
+def _floor_of_test(found: Comparison, about: Known) -> str:
+    """Say which difference two identical arms show, or that nobody knows."""
+    floor = floors.of_test(about.noise, found)
+    return floor.about_differences() if floor is not None else _no_floor("tasks and this checkpoint", "test")
+
+
+def _no_floor(what: str, split: str) -> str:
+    return (
+        f"No noise floor has been measured for these {what}: shopskill noise RUN --split {split} repeats the bare arm "
+        "of a run folder."
+    )
 
 
 def _unsupported(gate: Gate) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import claim, distil, gates, planning, status
+from shopskill_lib import claim, distil, floors, gates, planning, repeats, status, workbench
 from shopskill_lib.adapters import folder, formats
 from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
@@ -60,6 +60,7 @@ def _parser() -> Parser:
     state.set_defaults(command=lambda options: status.report(options.run))
 
     _describe_plan(commands)
+    _describe_noise(commands)
 
     true = commands.add_parser("truth", help="true effects of a run's chunks on the simulated shopper, by brute force")
     true.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
@@ -90,6 +91,19 @@ def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
     plan.add_argument("--spread", type=float, default=0.05, help="standard deviation of a chunk's effect over tasks")
     plan.add_argument("--rollouts", type=int, help="budget, bare and masked together, to split over tasks")
     plan.set_defaults(command=_plan)
+
+
+def _describe_noise(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Describe `noise`."""
+    noise = commands.add_parser("noise", help="repeat a run's bare arm: what two identical arms differ by")
+    noise.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
+    noise.add_argument("--repeats", type=int, default=5, metavar="N", help="bare runs a task beside the gate's own")
+    noise.add_argument("--split", choices=["val", "test", "both"], default="both", help="whose tasks are repeated")
+    noise.add_argument("--resamples", type=int, default=2000, help="resamples of tasks, and draws of coefficients")
+    noise.add_argument("--analysis-seed", type=int, default=0, help="seed of both")
+    noise.add_argument("--budget-tokens", type=int, metavar="N", help="stop when the run has spent N tokens in all")
+    noise.add_argument("--budget-usd", type=float, metavar="X", help="stop when it has cost X, by its prices")
+    noise.set_defaults(command=_noise)
 
 
 def _add_recordings(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -216,6 +230,17 @@ def _plan(options: argparse.Namespace) -> str:
         split = planning.allocate(question, options.rollouts)
         parts += [f"{options.rollouts} rollouts, split between tasks and masked rollouts a task:", split.to_string()]
     return "\n".join(parts)
+
+
+def _noise(options: argparse.Namespace) -> str:
+    """Measure the noise floor of a run, or find its episodes there."""
+    bench = repeats.open_run(options.run)
+    budget = workbench.purse(bench.settings, options.run, ["policy"], options.budget_tokens, options.budget_usd)
+    splits: list[floors.Side] = ["val", "test"] if options.split == "both" else [options.split]
+    draws = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
+    found = repeats.measure(workbench.paid_from(bench, budget), splits, options.repeats, **draws)
+    later = "03_gate_a and 04_gate_b show it when they run again"
+    return f"{found}\nnoise floor: {options.run / floors.FILE}; {later}"
 
 
 def _truth(options: argparse.Namespace) -> str:

@@ -4,7 +4,7 @@ Text in figures is ASCII: an id in another script is labelled by its mask column
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import write_bytes
+from shopskill_lib.floors import Floor
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.pooling import Pool
 
@@ -50,16 +51,19 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
+def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | None = None) -> Figure:
     """Draw every factor's effect on the reward, sorted, with its 95 % interval, status and a zero line.
 
     Args:
         gate: the fitted gate.
         truth: `intervention_id` and `true_coefficient`, known for simulated data only; drawn as a second marker.
+        floor: the noise floor of these pairs; drawn as a band, where its repeats are independent.
     """
     frame = _sorted(gate)
     with _style():
-        figure, axes = plt.subplots(figsize=(8.0, 1.3 + 0.3 * len(frame)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(8.0, 1.9 + 0.3 * len(frame)), layout="constrained")
+        if floor is not None and floor.coefficients is not None:
+            _band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
         together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
         low, high = together["simultaneous_low"], together["simultaneous_high"]
         axes.hlines(range(len(frame)), low, high, color="0.75", lw=4, label="all at once, 95 %")
@@ -78,7 +82,7 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None) -> Figure:
             f"effect on reward, masked minus bare; bars: 95 % {gate.outcomes[PRIMARY].fit.cov_type} intervals"
         )
         axes.set_title(_title(gate, "Effect of each factor"))
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
@@ -108,8 +112,13 @@ def components(gate: Gate) -> Figure:
     return figure
 
 
-def differences(comparison: Comparison) -> Figure:
-    """Draw equipped minus bare: scores on their own scale, costs as a share of the bare mean."""
+def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
+    """Draw equipped minus bare: scores on their own scale, costs as a share of the bare mean.
+
+    Args:
+        comparison: the two arms.
+        floor: the noise floor of these tasks; drawn as a band behind the scores, where its repeats are independent.
+    """
     frame = comparison.metrics.dropna(subset=["delta"])
     is_score = frame["metric"].map(_is_score)
     costs = frame[~is_score & (frame["bare"] > 0)]
@@ -132,6 +141,10 @@ def differences(comparison: Comparison) -> Figure:
             axes.set_yticks(range(len(part)), [_plain(name) for name in part["metric"]])
             axes.invert_yaxis()
             axes.set_xlabel(f"{words}; 95 % bootstrap", fontsize="medium")
+        if floor is not None:
+            known = [floor.outcomes.get(name) for name in score["metric"]]
+            if _band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known]):
+                figure.legend(loc="outside lower center")
         label_of = "simulated: " if comparison.simulated else ""
         figure.suptitle(f"{label_of}Equipped against bare, {comparison.n_tasks} tasks")
     return figure
@@ -342,6 +355,17 @@ def _sorted(gate: Gate) -> pd.DataFrame:
 def _is_score(name: str) -> bool:
     """Tell whether an outcome is a score in [0, 1] rather than a cost."""
     return name in (PRIMARY, "success") or name.startswith("r_")
+
+
+def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool:
+    """Shade the rows as far as two identical arms go and tell whether any is; none is where repeats say nothing new."""
+    known = [(row, size) for row, size in enumerate(half_widths) if size is not None]
+    if floor.identical or not known:
+        return False
+    rows, sizes = np.transpose(known)
+    told = f"noise floor{' (simulated)' if floor.simulated else ''}: 95 % of identical arms"
+    axes.barh(rows, 2 * sizes, 1.0, -sizes, color="#e9dcc0", lw=0, zorder=0, label=told)
+    return True
 
 
 def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:

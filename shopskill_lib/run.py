@@ -7,7 +7,6 @@ import argparse
 import importlib.metadata
 import json
 import logging
-import math
 import platform
 import re
 import signal
@@ -329,22 +328,8 @@ def _refuse_mixed(options: argparse.Namespace) -> None:
 
 def _purse(options: argparse.Namespace, order: Order) -> Purse:
     """Return what the run may spend, all its processes and models together."""
-    tokens, money = options.budget_tokens, options.budget_usd
-    for name, budget in (("--budget-tokens", tokens), ("--budget-usd", money)):
-        if budget is not None and not 0 < budget < math.inf:
-            raise ParameterError(
-                f"the budget is {budget}", where=name, allowed="a number above 0", todo="correct it or leave it out"
-            )
     asked = {who for name in order.chosen for who in STAGES[name].asks}
-    priceless = [who for who in sorted(asked) if not workbench.endpoint(order.settings, who).priced]
-    if money is not None and priceless:
-        raise ParameterError(
-            f"nothing is known of what {' and '.join(priceless)} cost",
-            where="--budget-usd",
-            allowed="prices of a million tokens above 0 for every model that is asked",
-            todo="set " + ", ".join(f"{who}_price_in and {who}_price_out" for who in priceless),
-        )
-    return Purse(order.run_dir, tokens, money)
+    return workbench.purse(order.settings, order.run_dir, asked, options.budget_tokens, options.budget_usd)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The workbench of a run: its shop, its tasks, the measured model and the author model, as the settings name them."""
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +56,36 @@ def paid_from(bench: Bench, purse: Purse) -> Bench:
     bench.agent.model.close()
     agent = replace(bench.agent, model=model_of(bench.settings, "policy", purse))
     return replace(bench, agent=agent, purse=purse)
+
+
+def purse(settings: Settings, run_dir: Path, asked: Collection[Who], tokens: int | None, money: float | None) -> Purse:
+    """Return what a run may spend, all its processes and models together (`--budget-tokens`, `--budget-usd`).
+
+    Args:
+        settings: of the run.
+        run_dir: the run folder; what was spent there before counts.
+        asked: the models that are asked now.
+        tokens: most tokens; None for any number.
+        money: most money; None for any sum.
+
+    Raises:
+        ParameterError: a budget that is none, or of money for models without prices.
+        SetupError: what was spent before is not known.
+    """
+    for name, budget in (("--budget-tokens", tokens), ("--budget-usd", money)):
+        if budget is not None and not 0 < budget < math.inf:
+            raise ParameterError(
+                f"the budget is {budget}", where=name, allowed="a number above 0", todo="correct it or leave it out"
+            )
+    priceless = [who for who in sorted(asked) if not endpoint(settings, who).priced]
+    if money is not None and priceless:
+        raise ParameterError(
+            f"nothing is known of what {' and '.join(priceless)} cost",
+            where="--budget-usd",
+            allowed="prices of a million tokens above 0 for every model that is asked",
+            todo="set " + ", ".join(f"{who}_price_in and {who}_price_out" for who in priceless),
+        )
+    return Purse(run_dir, tokens, money)
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:

@@ -118,12 +118,14 @@ ORDER = [
     "diagnostics",
     "rails",
     "power",
+    "noise",
     "cells",
     "observations",
     "selection",
     "planning",
     "comparison",
     "gates",
+    "floors",
     "looks",
     "claim",
     "settings",
@@ -137,6 +139,7 @@ ORDER = [
     "workbench",
     "leaks",
     "protocol",
+    "repeats",
     "desk",
     "distil",
     "cold_start",
@@ -185,7 +188,7 @@ HOMES = {
 }
 """Packages that only one module may import."""
 
-ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails"}
+ARRAYS_ONLY = {"masks", "ols", "resampling", "checks", "inference", "diagnostics", "power", "rails", "noise"}
 """Modules that import nothing of ours but `errors` and each other."""
 
 
