@@ -136,6 +136,7 @@ ORDER = [
     "compiler",
     "workbench",
     "leaks",
+    "pairing",
     "protocol",
     "desk",
     "distil",
