@@ -6,20 +6,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shopskill_lib.files import write_bytes
-from shopskill_lib.records import Split
+from shopskill_lib.records import Split, Task
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.workbench import Bench
 
-DESCRIBED = ("task_id", "sample", "split", "checkpoint", "origin")
+DESCRIBED = ("task_id", "sample", "split", "category", "persona", "difficulty", "checkpoint", "origin")
 SCORES = ("reward", "r_success", "r_type", "r_att", "r_option", "r_price")
 COSTS = ("steps", "prompt_tokens", "completion_tokens", "protocol_faults", "invalid_actions")
 """Outcomes beside the reward: guard rails, in their own units."""
 
+REQUIREMENTS = ((3, "up to 3 requirements"), (5, "4 or 5 requirements"))
+HARDEST = "6 or more requirements"
 
-def who(bench: Bench, task_id: str, sample: int, split: Split, note: str = "") -> list[object]:
-    """Return the descriptive cells of a row; its origin ends in what every claim on it must carry."""
+
+def who(bench: Bench, task: Task, sample: int, split: Split, note: str = "") -> list[object]:
+    """Return the descriptive cells of a row; its origin ends in what every claim on it must carry.
+
+    The groups are known without any outcome; of the wanted product's category only the widest node is told.
+    """
+    persona = "none" if task.persona is None else "shown"
+    groups = [task.category.partition("›")[0].strip(), persona, difficulty(task)]
     made_by = f"{origin(bench)}; {note}" if note else origin(bench)
-    return [task_id, sample, split, bench.agent.model.identity.checkpoint, made_by]
+    return [task.task_id, sample, split, *groups, bench.agent.model.identity.checkpoint, made_by]
+
+
+def difficulty(task: Task) -> str:
+    """Say how much a task asks for: its required attributes and options, and a price limit as one more."""
+    wanted = len(task.attributes) + len(task.options) + (task.price_upper is not None)
+    return next((told for most, told in REQUIREMENTS if wanted <= most), HARDEST)
 
 
 def origin(bench: Bench) -> str:

@@ -132,7 +132,8 @@ def gate_a(bench: Bench, stage: int = 0) -> Path:
         DesignError: other masks, stages or texts are frozen here, or an episode was shown something else.
     """
     refuse_unscored(bench)
-    chosen = stages(bench).until(stage) if stage else {task.task_id for task in bench.tasks("val")}
+    by_id = {task.task_id: task for task in bench.tasks("val")}
+    chosen = stages(bench).until(stage) if stage else set(by_id)
     assignments = assign(bench)
     plan = [planned for planned in plan_gate_a(bench) if planned.task.task_id in chosen]
     _refuse_too_few(bench, sum(task_id in chosen for task_id in assignments.task_ids))
@@ -144,7 +145,7 @@ def gate_a(bench: Bench, stage: int = 0) -> Path:
     note = replicates.compare([*sets["masked"].scored, *sets["bare"].scored]).note
     rows = [
         [
-            *pairing.who(bench, task_id, sample, "val", note),
+            *pairing.who(bench, by_id[task_id], sample, "val", note),
             *map(int, mask),
             *pairing.pair(sets, "masked", task_id, sample),
         ]
@@ -170,7 +171,7 @@ def gate_b(bench: Bench) -> Path:
     sets = roll_out(bench, plan, "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
-        [*pairing.who(bench, task.task_id, 0, "test"), *pairing.pair(sets, "equipped", task.task_id, 0)]
+        [*pairing.who(bench, task, 0, "test"), *pairing.pair(sets, "equipped", task.task_id, 0)]
         for task in bench.tasks("test")
     ]
     return pairing.write_pairs(bench.folder / "test_observations.csv", (), "equipped_", rows)

@@ -97,7 +97,18 @@ def test_a_never_shown_factor_end_to_end(gate_csv: GateWriter) -> None:
     gate = fit_gate(read_observations(gate_csv(change=change)), resamples=200)
     row = next(factor for factor in gate.to_json()["factors"] if factor["intervention_id"] == "variant")
     assert row["status"] == "never_shown"
-    absent = ("coefficient", "std_error", "ci_low", "ci_high", "p_value", "rank", "rank_low", "rank_high")
+    absent = (
+        "coefficient",
+        "std_error",
+        "ci_low",
+        "ci_high",
+        "p_value",
+        "rank",
+        "rank_low",
+        "rank_high",
+        "rank_mean",
+        "top_k",
+    )
     assert [row[name] for name in absent] == [None] * len(absent)
     assert (row["exposure"], row["selection_frequency"], row["sign_probability"]) == (0, None, None)
     assert gate.coefficients()["variant"] is None
@@ -294,6 +305,8 @@ COLUMNS = {
         "sign_probability",
         "rank_low",
         "rank_high",
+        "rank_mean",
+        "top_k",
         "exposure",
     ],
     "Comparison": ["metric", "bare", "equipped", "delta", "ci_low", "ci_high", "bca_low", "bca_high", "n_tasks"],

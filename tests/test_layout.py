@@ -116,6 +116,7 @@ ORDER = [
     "inference",
     "sequential",
     "diagnostics",
+    "subgroups",
     "rails",
     "power",
     "cells",
