@@ -115,10 +115,9 @@ class Gate:
         frame["top_k"] = self.stability.top
         frame["exposure"] = self.observations.masks.sum(axis=0)
         if self.observations.missing:
-            frame["worst_low"], frame["worst_high"] = (
-                self.observations.missing.lowest,
-                self.observations.missing.highest,
-            )
+            gone = self.observations.missing
+            frame["worst_low"], frame["worst_high"] = gone.lowest, gone.highest
+            frame["masked_complete"], frame["bare_complete"] = gone.masked_complete, gone.bare_complete
         return frame
 
     def together(self) -> pd.DataFrame:

@@ -37,12 +37,16 @@ class Missing:
         masked: task ids whose masked episode is missing; `bare` likewise.
         lowest: (K,) lowest coefficients the missing rewards, all in [0, 1], could have given, NaN for a factor
             without an estimate; `highest` likewise.
+        masked_complete: (K,) share of the rows that show each factor whose masked episode is there, NaN where no row
+            does; `bare_complete` likewise.
     """
 
     masked: tuple[str, ...]
     bare: tuple[str, ...]
     lowest: FloatArray
     highest: FloatArray
+    masked_complete: FloatArray
+    bare_complete: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,4 +441,6 @@ def _bounds(
     lowest, highest = checks.worst_case_bounds(masked, bare, masks)
     unknown = ~masks[~(gone[0] | gone[1])].any(axis=0)
     lowest[unknown] = highest[unknown] = np.nan
-    return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest)
+    rows = masks.sum(axis=0)
+    complete = [np.where(rows, (~lost @ masks) / np.maximum(rows, 1), np.nan) for lost in gone]
+    return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest, *complete)

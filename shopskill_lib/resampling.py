@@ -225,9 +225,8 @@ def split_half(
         None when the halves are too small to be fitted in most splits.
     """
     moments = _Moments(delta, masks, tasks)
-    rng = np.random.default_rng(seed)
-    orders = rng.permuted(np.tile(np.arange(moments.n_tasks), (SPLITS, 1)), axis=1)
-    one, rest = moments.refit_halves((orders < moments.n_tasks // 2).astype(np.float64))
+    fits = [moments.refit_halves(halves) for halves in _halves(moments.n_tasks, seed)]
+    one, rest = (np.concatenate(side) for side in zip(*fits, strict=True))
     if len(one) < SPLITS / 2:
         return None
     chosen_one, chosen_rest = rule(one)[1], rule(rest)[1]
@@ -239,6 +238,16 @@ def split_half(
         gain_error=float(np.sqrt(np.einsum("bi,ij,bj->b", sets, covariance, sets, optimize=True).mean())),
         splits=len(one),
     )
+
+
+def _halves(n_tasks: int, seed: int) -> Iterator[FloatArray]:
+    """Yield (b, T) blocks of random 0/1 halves of the tasks, in all `SPLITS` rows."""
+    rng = np.random.default_rng(seed)
+    block = max(1, CHUNK_CELLS // n_tasks)
+    for start in range(0, SPLITS, block):
+        rows = min(block, SPLITS - start)
+        orders = rng.permuted(np.tile(np.arange(n_tasks), (rows, 1)), axis=1)
+        yield (orders < n_tasks // 2).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

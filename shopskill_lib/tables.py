@@ -19,7 +19,7 @@ DIGITS = 4
 _COSTS = ("calls", "faults", "errors", "prompt tokens", "completion tokens", "money")
 
 STABILITY = ("selection_frequency", "sign_probability", "rank_95", "rank_mean", "top_k", "exposure")
-BOUNDS = ("worst_low", "worst_high")
+BOUNDS = ("worst_low", "worst_high", "masked_complete", "bare_complete")
 BOOTSTRAPPED = ("percentile_low", "percentile_high", "bca_low", "bca_high", "bca_missing")
 
 

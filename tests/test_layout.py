@@ -128,6 +128,7 @@ ORDER = [
     "looks",
     "claim",
     "settings",
+    "drift",
     "pooling",
     "similarity",
     "authoring",

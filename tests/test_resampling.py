@@ -281,3 +281,12 @@ def test_without_a_bca_interval_the_reason_is_told() -> None:
     masks = np.column_stack([masks[:, 0], tasks == 0])
     told = coefficient_intervals(delta, masks, tasks, np.array([0.5, 0.5]), np.tile(never, 2))
     assert set(told.reasons) == {"one task alone determines it"}
+
+
+def test_halves_do_not_depend_on_how_many_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(resampling._halves(11, seed=3)))
+    monkeypatch.setattr(resampling, "CHUNK_CELLS", 70)
+    blocks = list(resampling._halves(11, seed=3))
+    assert len(blocks) > 100
+    assert np.array_equal(np.concatenate(blocks), whole)
+    assert (whole.sum(axis=1) == 5).all()
