@@ -1,10 +1,10 @@
 """What BCa intervals, intervals and tests by group, and the spread between tasks hold, on simulated pairs.
 
-    python bench/subgroups.py [--seed 0] [--repetitions 300]
+    python bench/subgroups.py [--seed 0] [--repetitions 1000]
 
 Gates of 16 factors with known effects (as in `bench/inference.py`): rewards 0 or 1 over tasks of their own difficulty,
-400 tasks. Three groups of 160, 140 and 100 tasks; in the second half of the gates a factor gains +0.3 in the
-smallest group. Spread: 400 tasks with four masked samples each, effects of one factor that differ between tasks by a
+400 tasks. Three groups of 160, 140 and 100 tasks; once they do not differ, once a factor gains +0.3 in
+the smallest group. Spread: 400 tasks with four masked samples each, effects of one factor that differ between tasks by a
 standard deviation of 0.2 or not at all.
 """
 
@@ -88,7 +88,7 @@ def spread(seed: int, repetitions: int, tau: float) -> tuple[float, float, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repetitions", type=int, default=300)
+    parser.add_argument("--repetitions", type=int, default=1000)
     options = parser.parse_args()
     plain, corrected = bca(options.seed, options.repetitions)
     print(f"95 % intervals of coefficients, 400 pairs: percentile {plain:.3f}, BCa {corrected:.3f}", flush=True)

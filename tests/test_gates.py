@@ -199,8 +199,11 @@ def test_resamples_of_lower_rank_are_counted_and_noted(gate_csv: GateWriter) -> 
 
 
 def test_missing_pairs_are_printed_with_both_arms_and_bounds(gate_csv: GateWriter) -> None:
-    def change(rows: list[dict[str, str]]) -> None:
-        rows[1]["reward"] = rows[7]["bare_reward"] = ""
+    rows: list[dict[str, str]] = []
+
+    def change(made: list[dict[str, str]]) -> None:
+        made[1]["reward"] = made[7]["bare_reward"] = ""
+        rows.extend(made)
 
     gate = fit_gate(read_observations(gate_csv(change=change), max_missing=0.05), resamples=100)
     assert "masked 0002; bare 0008" in str(gate)
@@ -208,6 +211,11 @@ def test_missing_pairs_are_printed_with_both_arms_and_bounds(gate_csv: GateWrite
     assert record["missing"] == {"masked": ["0002"], "bare": ["0008"]}
     assert record["n_pairs"] == 98
     for row in record["factors"]:
+        shown = gate.observations.masks[:, gate.observations.factors.index(row["intervention_id"])]
+        lost = [int(rows[k][row["intervention_id"]]) for k in (1, 7)]
+        whole = shown.sum() + sum(lost)
+        assert row["masked_complete"] == pytest.approx(1 - lost[0] / whole)
+        assert row["bare_complete"] == pytest.approx(1 - lost[1] / whole)
         assert row["worst_low"] < row["worst_high"]
 
 

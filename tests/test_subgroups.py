@@ -117,16 +117,17 @@ def test_effects_between_tasks_need_several_independent_samples() -> None:
 
 
 def test_a_planted_spread_between_tasks_is_covered() -> None:
+    """Two factors help the same tasks, so their effects are correlated; the third has one effect everywhere."""
     rng, squares, covered = np.random.default_rng(5), [], []
     for _ in range(60):
         masks, tasks = rng.integers(0, 2, (900, 3)), np.repeat(np.arange(300), 3)
         varying = np.repeat(0.3 * rng.normal(size=300), 3)
         shared = np.repeat(0.2 * rng.normal(size=300), 3)
-        delta = masks @ [0.1, 0.0, -0.1] + varying * masks[:, 0] + shared + 0.3 * rng.normal(size=900)
+        delta = masks @ [0.1, 0.0, -0.1] + varying * (masks[:, 0] + masks[:, 1]) + shared + 0.3 * rng.normal(size=900)
         found, reason = between_tasks(delta, masks, tasks, NAMES)
         assert found is not None, reason
         squares.append(found.tau[0] ** 2)
-        covered.append(found.tau_low[0] <= 0.3 <= found.tau_high[0] and found.tau_low[1] == 0)
+        covered.append(found.tau_low[0] <= 0.3 <= found.tau_high[0] and found.tau_low[2] == 0)
     assert np.mean(squares) == pytest.approx(0.09, abs=0.01)
     assert np.mean(covered) >= 0.85
 
