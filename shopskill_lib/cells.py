@@ -15,7 +15,10 @@ from shopskill_lib.text import task_key
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-DESCRIPTIVE = ("task_id", "sample", "split", "mask", "category", "persona", "difficulty", "checkpoint", "origin")
+GROUPS = ("category", "persona", "difficulty")
+"""Columns that name groups of tasks, known before any outcome."""
+
+DESCRIPTIVE = ("task_id", "sample", "split", "mask", *GROUPS, "checkpoint", "origin")
 """Columns that describe a row and are neither outcomes nor factors."""
 
 LARGEST = 1e100

@@ -15,6 +15,7 @@ import pandas as pd
 
 from shopskill_lib import (
     chronicle,
+    claim,
     compiler,
     curriculum,
     distil,
@@ -351,6 +352,7 @@ class Builder:
         gate = gates.fit_gate(pairs, budget, resamples=rule.resamples, analysis_seed=rule.analysis_seed)
         gate = replace(gate, notes=(*gate.notes, self._look_note(after)))
         looks.freeze(after.folder / protocol.GATE, gate.to_json(), gate.key(), f"online round {self.start.number}")
+        claim.write(claim.of_gate(gate, claim.known(after.folder / protocol.GATE, self.run.folder)), after.folder)
         return gate
 
     def _look_note(self, after: Bench) -> str:

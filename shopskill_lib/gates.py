@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shopskill_lib import diagnostics, inference, masks, ols, rails, resampling, selection
+from shopskill_lib import diagnostics, inference, masks, ols, rails, resampling, selection, subgroups
 from shopskill_lib.comparison import Comparison, compare_paired
 from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.observations import Observations, design_report, plain_rows, read_comparison, read_observations
@@ -62,7 +62,9 @@ class Gate:
         chance_selected: mean number of factors the same rule selects when none has an effect, with the fitted
             covariance.
         joint: all coefficients of the shown factors judged together: intervals, labels, shrinkage.
+        bootstrap: percentile and BCa intervals of the same, from the task-level resamples.
         model: checks of the model: shift between the arms, bare reward as covariate, interactions.
+        groups: effects by group of tasks, and their spread between tasks.
         halves: the rule on random halves of the tasks; None where halves are too small to be fitted.
         design: health of the masks.
         resamples_lost: resamples left out because their masks had not full rank.
@@ -77,7 +79,9 @@ class Gate:
     stability: resampling.Stability
     chance_selected: float
     joint: inference.Inference
+    bootstrap: resampling.BootstrapIntervals
     model: diagnostics.Diagnostics
+    groups: subgroups.Subgroups
     halves: resampling.SplitHalf | None
     design: masks.DesignReport
     resamples_lost: int
@@ -107,23 +111,30 @@ class Gate:
         frame["sign_probability"] = self.stability.sign_probability
         frame["rank_low"] = pd.array(self.stability.rank_low, dtype="Int64")
         frame["rank_high"] = pd.array(self.stability.rank_high, dtype="Int64")
+        frame["rank_mean"] = pd.array(self.stability.rank_mean, dtype="Float64")
+        frame["top_k"] = self.stability.top
         frame["exposure"] = self.observations.masks.sum(axis=0)
         if self.observations.missing:
-            frame["worst_low"], frame["worst_high"] = (
-                self.observations.missing.lowest,
-                self.observations.missing.highest,
-            )
+            gone = self.observations.missing
+            frame["worst_low"], frame["worst_high"] = gone.lowest, gone.highest
+            frame["masked_complete"], frame["bare_complete"] = gone.masked_complete, gone.bare_complete
         return frame
 
     def together(self) -> pd.DataFrame:
         """One row a shown factor: what its coefficient says when all are judged together (METHOD section 13)."""
-        joint, fit = self.joint, self.outcomes[PRIMARY].fit
+        joint, fit, drawn = self.joint, self.outcomes[PRIMARY].fit, self.bootstrap
+        bca = np.array([(np.nan, np.nan) if ends is None else ends for ends in drawn.bca])
         return pd.DataFrame(
             {
                 "intervention_id": fit.names,
                 "coefficient": fit.params,
                 "simultaneous_low": joint.simultaneous[:, 0],
                 "simultaneous_high": joint.simultaneous[:, 1],
+                "percentile_low": drawn.percentile[:, 0],
+                "percentile_high": drawn.percentile[:, 1],
+                "bca_low": bca[:, 0],
+                "bca_high": bca[:, 1],
+                "bca_missing": [reason or None for reason in drawn.reasons],
                 "p_value": fit.pvalues,
                 "p_holm": joint.holm,
                 "p_bh": joint.bh,
@@ -187,7 +198,7 @@ class Gate:
         table = table[[*DECISION_COLUMNS, "label", "selection_frequency", "exposure"]].round(4)
         table["rank"] = table["rank"].astype(object).fillna("-")
         notes = "".join(f"\nnote: {note}" for note in self.notes)
-        told = "\n".join([self.verdict(), self.trust(), str(self.model)])
+        told = "\n".join([self.verdict(), self.trust(), str(self.model), self.groups.verdict()])
         return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{told}{notes}"
 
     def __str__(self) -> str:
@@ -243,6 +254,7 @@ class Gate:
                 "trust": self.trust(),
             },
             "model": self.model.to_json(),
+            "groups": self.groups.to_json(),
             "missing": None
             if self.observations.missing is None
             else {"masked": list(self.observations.missing.masked), "bare": list(self.observations.missing.bare)},
@@ -281,9 +293,8 @@ def fit_gate(
     fit = outcomes[PRIMARY].fit
     decisions, selected = selection.select(_spread(fit.params[None, :], shown)[0], items, K)
     rule = selection.Rule(items, K)
-    drawn = resampling.bootstrap_coefficients(
-        observations.delta(PRIMARY), observations.masks[:, shown], observations.tasks, resamples, analysis_seed
-    )
+    rows = observations.delta(PRIMARY), observations.masks[:, shown], observations.tasks
+    drawn = resampling.bootstrap_coefficients(*rows, resamples, analysis_seed)
     chosen = np.array([factor in selected for factor in observations.factors])
     return Gate(
         observations=observations,
@@ -291,10 +302,12 @@ def fit_gate(
         outcomes=outcomes,
         decisions=decisions,
         selected=selected,
-        stability=resampling.stability(_spread(drawn, shown), chosen, rule),
+        stability=resampling.stability(_spread(drawn, shown), chosen, rule, K),
         chance_selected=_chance_selected(fit, shown, rule, analysis_seed),
         joint=inference.infer(fit.params, fit.cov_params, fit.pvalues, drawn, level),
+        bootstrap=resampling.coefficient_intervals(*rows, fit.params, drawn),
         model=_check_model(observations, shown),
+        groups=subgroups.study(*rows, fit.names, observations.groups),
         halves=_split(observations, shown, fit, rule, analysis_seed),
         design=design_report(observations.masks, items),
         resamples_lost=resamples - len(drawn),

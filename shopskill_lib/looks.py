@@ -12,6 +12,9 @@ from shopskill_lib.files import write_json
 REPLICATION = "replication.json"
 """Frozen record of a replication, in its folder."""
 
+ROUNDS = ("online/round_*", "online/.round_*.staging")
+"""Folders of finished rounds, and of the one at work."""
+
 LABELS = ("gate_a_stage_*.json", f"replications/*/{REPLICATION}")
 """Looks at the validation tasks beside the gates: they label and select nothing (M23)."""
 
@@ -58,12 +61,14 @@ def taken(folder: Path, name: str) -> int:
 def reasons(folder: Path, name: str, until: str = "") -> tuple[str, ...]:
     """Return why each of these looks was taken: the run folder's own, those of its rounds, then labels beside them.
 
+    A gate that is frozen in a round still at work is a look, too.
+
     Args:
         folder: the run folder.
         name: `gate_a.json` for the validation tasks, `gate_b.json` for the test tasks.
         until: leave out what was looked at later than this, as `latest` gives it; "" for nothing.
     """
-    places = [folder / name, *sorted(folder.glob(f"online/round_*/{name}"))]
+    places = [folder / name, *(path for pattern in ROUNDS for path in sorted(folder.glob(f"{pattern}/{name}")))]
     places += [path for labels in LABELS if name == "gate_a.json" for path in sorted(folder.glob(labels))]
     found = [look for path in places if path.exists() for look in _looks(path)]
     return tuple(look["reason"] for look in found if not until or look["at"] <= until)

@@ -5,7 +5,7 @@ comparison file has `bare_x` beside `equipped_x`. An empty cell is a missing epi
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -37,12 +37,16 @@ class Missing:
         masked: task ids whose masked episode is missing; `bare` likewise.
         lowest: (K,) lowest coefficients the missing rewards, all in [0, 1], could have given, NaN for a factor
             without an estimate; `highest` likewise.
+        masked_complete: (K,) share of the rows that show each factor whose masked episode is there, NaN where no row
+            does; `bare_complete` likewise.
     """
 
     masked: tuple[str, ...]
     bare: tuple[str, ...]
     lowest: FloatArray
     highest: FloatArray
+    masked_complete: FloatArray
+    bare_complete: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Observations:
         masked: outcome -> (n,) values of the masked runs; `bare` the same outcomes of the bare runs.
         budget: the file's own skill budget, if it has one.
         missing: what was left out, None when nothing was.
+        groups: description of the tasks, as `category` -> n groups, "" where a row names none.
         notes: what a reader must know about how the file was read.
     """
 
@@ -75,6 +80,7 @@ class Observations:
     bare: dict[str, FloatArray]
     budget: int | None
     missing: Missing | None
+    groups: dict[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
     @property
@@ -162,6 +168,7 @@ def read_observations(
         bare={name: bare[name][keep] for name in fitted},
         budget=columns.budget,
         missing=missing,
+        groups=_groups(columns, {item.intervention_id for item in factors}, keep),
         notes=tuple(notes),
     )
 
@@ -232,6 +239,12 @@ def _simulated(columns: Columns) -> bool:
 def _checkpoint(columns: Columns) -> str:
     """Return the one checkpoint of a file, "" where it names none."""
     return next(iter(columns.cells.get("checkpoint", ())), "")
+
+
+def _groups(columns: Columns, factors: Collection[str], keep: BoolArray) -> dict[str, tuple[str, ...]]:
+    """Return the groups of the kept rows, by every description that the file has and that is no factor."""
+    names = [name for name in cells.GROUPS if name not in factors and any(columns.cells.get(name, ()))]
+    return {name: _where(columns.cells[name], keep) for name in names}
 
 
 def _remarks(columns: Columns) -> tuple[str, ...]:
@@ -428,4 +441,6 @@ def _bounds(
     lowest, highest = checks.worst_case_bounds(masked, bare, masks)
     unknown = ~masks[~(gone[0] | gone[1])].any(axis=0)
     lowest[unknown] = highest[unknown] = np.nan
-    return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest)
+    rows = masks.sum(axis=0)
+    complete = [np.where(rows, (~lost @ masks) / np.maximum(rows, 1), np.nan) for lost in gone]
+    return Missing(_where(task_ids, gone[0]), _where(task_ids, gone[1]), lowest, highest, *complete)

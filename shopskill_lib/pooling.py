@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from shopskill_lib import inference, looks, ols, resampling
+from shopskill_lib import drift, inference, looks, ols, resampling
 from shopskill_lib.checks import holm
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import parse_json, read_text
@@ -71,7 +71,7 @@ class Pool:
         joint: the pooled effects of all columns judged together.
         heterogeneity: one row a chunk: F test that its gates agree; `p_agree` is Holm's over the chunks.
         p_agree: p-value of the test that all chunks agree over their gates; None where it cannot be made.
-        drift: one row a chunk measured at the first and the last checkpoint; empty with one checkpoint.
+        drift: one row a chunk measured at several checkpoints (see `drift.over`); empty with one checkpoint.
         regression: one row a gate: its selected chunks there and in the other gates.
         test_looks: looks at the test tasks, by run folder.
         notes: what must be printed beside the tables.
@@ -142,8 +142,11 @@ class Pool:
             *map(_regression_sentence, plain_rows(self.regression)),
         ]
         if len(self.drift):
-            told = ", ".join(f"{word} {count}" for word, count in self.drift["drift_label"].value_counts().items())
-            lines.append(f"From checkpoint {self.checkpoints[0]} to {self.checkpoints[-1]}: {told}.")
+            ends = f"{self.checkpoints[0]} to {self.checkpoints[-1]}"
+            lines.append(f"From checkpoint {ends}: {_counted(self.drift['drift_label'])}.")
+        if len(self.checkpoints) > 2 and len(self.drift):
+            told = _counted(self.drift["trend_label"])
+            lines.append(f"Straight line through {len(self.checkpoints)} checkpoints: {told}.")
         looked = ", ".join(f"{name} {count}" for name, count in self.test_looks.items())
         lines.append(f"Looks at test tasks over these runs: {sum(self.test_looks.values())} ({looked}).")
         return "\n".join(lines)
@@ -347,45 +350,12 @@ def _wald(contrasts: FloatArray, fit: ols.OLSFit) -> tuple[float | None, float |
 
 
 def _drift(members: Sequence[Member], delta: FloatArray, tasks: NDArray[np.int64]) -> pd.DataFrame:
-    """Compare the effects at the last checkpoint with those at the first, every checkpoint's gates pooled.
-
-    Intervals hold for all chunks at once (Bonferroni), and the label follows from them.
-    """
-    columns = ["title", "chunk", "first", "last", "drift", "drift_low", "drift_high", "last_low", "last_high"]
+    """Compare effects over the checkpoints, in their order; every checkpoint's gates are pooled (see `drift`)."""
     points = list(dict.fromkeys(member.pairs.checkpoint for member in members))
     masks, names = _stack(members, lambda _, member, chunk: f"{points.index(member.pairs.checkpoint)} {chunk}")
-    end = len(points) - 1
-    both = [name.removeprefix("0 ") for name in names if name.startswith("0 ")]
-    both = [chunk for chunk in both if f"{end} {chunk}" in names] if end else []
-    if not both:
-        return pd.DataFrame(columns=[*columns, "drift_label"])
-    fit, titles, level = ols.fit(delta, masks, names, tasks), _titles(members), LEVEL / len(both)
-    intervals, effects, rows = fit.conf_int(level), dict(zip(names, fit.params, strict=True)), []
-    for chunk in both:
-        first, last = f"0 {chunk}", f"{end} {chunk}"
-        change, _, low, high = fit.difference(last, first, level)
-        before, after = intervals[names.index(first)], intervals[names.index(last)]
-        label = drift_label(float(before[0]), low, high, float(after[0]))
-        rows.append((titles[chunk], chunk, effects[first], effects[last], change, low, high, *after, label))
-    return pd.DataFrame(rows, columns=[*columns, "drift_label"])
-
-
-def drift_label(first_low: float, drift_low: float, drift_high: float, last_low: float) -> str:
-    """Name what the intervals say of a chunk over checkpoints.
-
-    Args:
-        first_low: lower end of its effect at the first checkpoint.
-        drift_low: lower end of last minus first.
-        drift_high: its upper end.
-        last_low: lower end of its effect at the last checkpoint.
-
-    Returns:
-        `internalized`: it helped, its effect fell, and is no longer told apart above 0; `weaker`: its effect fell,
-        without all of that; `stronger`: it rose; `undecided`: the interval of the drift holds 0.
-    """
-    if drift_high < 0:
-        return "internalized" if first_low > 0 and last_low <= 0 else "weaker"
-    return "stronger" if drift_low > 0 else "undecided"
+    table, titles = drift.over(delta, masks, names, tasks, len(points)), _titles(members)
+    table.insert(0, "title", table["chunk"].map(titles))
+    return table
 
 
 def _regression(members: Sequence[Member], chunks: Sequence[str], single: ols.OLSFit) -> pd.DataFrame:
@@ -406,6 +376,10 @@ def _regression(members: Sequence[Member], chunks: Sequence[str], single: ols.OL
         sums = float(there @ single.params), float(elsewhere @ single.params)
         rows.append((member.name, len(chosen), *sums, change, change - half * error, change + half * error))
     return pd.DataFrame(rows, columns=columns)
+
+
+def _counted(labels: "pd.Series[str]") -> str:
+    return ", ".join(f"{word} {count}" for word, count in labels.value_counts().items())
 
 
 def _regression_sentence(row: dict[str, Any]) -> str:

@@ -3,18 +3,16 @@
 Each ends in a file of pairs, the same form that anybody's own pairs have, so that the gates read one form only.
 """
 
-import csv
-import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from shopskill_lib import leaks, masks, probes, replicates, rollouts, sequential, workbench
+from shopskill_lib import leaks, masks, pairing, probes, replicates, rollouts, sequential, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
 from shopskill_lib.pools import CAP, Pool
@@ -43,11 +41,6 @@ SELECTED = "skill.md"
 
 ROUNDS = "online"
 """Folder of the online rounds, in the run folder."""
-
-DESCRIBED = ("task_id", "sample", "split", "checkpoint", "origin")
-SCORES = ("reward", "r_success", "r_type", "r_att", "r_option", "r_price")
-COSTS = ("steps", "prompt_tokens", "completion_tokens", "protocol_faults", "invalid_actions")
-"""Outcomes beside the reward: guard rails, in their own units."""
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:
@@ -139,7 +132,8 @@ def gate_a(bench: Bench, stage: int = 0) -> Path:
         DesignError: other masks, stages or texts are frozen here, or an episode was shown something else.
     """
     refuse_unscored(bench)
-    chosen = stages(bench).until(stage) if stage else {task.task_id for task in bench.tasks("val")}
+    by_id = {task.task_id: task for task in bench.tasks("val")}
+    chosen = stages(bench).until(stage) if stage else set(by_id)
     assignments = assign(bench)
     plan = [planned for planned in plan_gate_a(bench) if planned.task.task_id in chosen]
     _refuse_too_few(bench, sum(task_id in chosen for task_id in assignments.task_ids))
@@ -150,12 +144,16 @@ def gate_a(bench: Bench, stage: int = 0) -> Path:
     prove(sets["masked"], sets["bare"], bench)
     note = replicates.compare([*sets["masked"].scored, *sets["bare"].scored]).note
     rows = [
-        [*_who(bench, task_id, sample, "val", note), *map(int, mask), *_pair(sets, "masked", task_id, sample)]
+        [
+            *pairing.who(bench, by_id[task_id], sample, "val", note),
+            *map(int, mask),
+            *pairing.pair(sets, "masked", task_id, sample),
+        ]
         for task_id, sample, mask in zip(assignments.task_ids, assignments.samples, assignments.masks, strict=True)
         if task_id in chosen
     ]
     name = f"observations_stage_{stage}.csv" if stage else "observations.csv"
-    return _write_pairs(bench.folder / name, assignments.factors, "", rows)
+    return pairing.write_pairs(bench.folder / name, assignments.factors, "", rows)
 
 
 def gate_b(bench: Bench) -> Path:
@@ -173,10 +171,10 @@ def gate_b(bench: Bench) -> Path:
     sets = roll_out(bench, plan, "gate_b")
     _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
-        [*_who(bench, task.task_id, 0, "test"), *_pair(sets, "equipped", task.task_id, 0)]
+        [*pairing.who(bench, task, 0, "test"), *pairing.pair(sets, "equipped", task.task_id, 0)]
         for task in bench.tasks("test")
     ]
-    return _write_pairs(bench.folder / "test_observations.csv", (), "equipped_", rows)
+    return pairing.write_pairs(bench.folder / "test_observations.csv", (), "equipped_", rows)
 
 
 def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
@@ -187,7 +185,7 @@ def write_selected(bench: Bench, selected: Sequence[str]) -> Path:
 def write_skill(bench: Bench, skill: Skill) -> Path:
     """Write a skill as the selected one of the bench's folder."""
     path = bench.folder / SELECTED
-    head = f"---\norigin: {_origin(bench)}\nselected_by: gate_a.json beside this file\n---\n"
+    head = f"---\norigin: {pairing.origin(bench)}\nselected_by: gate_a.json beside this file\n---\n"
     write_bytes(path, (head + skill.to_markdown()).encode())
     return path
 
@@ -449,51 +447,3 @@ def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
                 allowed="arms that differ in what the prompt shows and in nothing else",
                 todo="run both arms again in one run folder",
             )
-
-
-def _who(bench: Bench, task_id: str, sample: int, split: Split, note: str = "") -> list[object]:
-    """Return the descriptive cells of a row; its origin ends in what every claim on it must carry."""
-    origin = f"{_origin(bench)}; {note}" if note else _origin(bench)
-    return [task_id, sample, split, bench.agent.model.identity.checkpoint, origin]
-
-
-def _origin(bench: Bench) -> str:
-    """Say what produced a row: the model, whether it is simulated, and after semicolons what every claim must carry."""
-    identity = bench.agent.model.identity
-    origin = f"{'simulated ' if identity.simulated else ''}{identity.model}"
-    shared = bench.settings.allow_overlap
-    origin += f"; splits may share {shared} (allow_overlap, M2)" if shared else ""
-    return origin + (f"; {bench.agent.shop.note}" if bench.agent.shop.note else "")
-
-
-def _pair(sets: Mapping[str, RolloutSet], arm: str, task_id: str, sample: int) -> list[object]:
-    """Return the outcomes of an episode and of its task's one bare run (M18)."""
-    return [*_outcomes(sets[arm], (task_id, sample)), *_outcomes(sets["bare"], (task_id, 0))]
-
-
-def _outcomes(arm: RolloutSet, key: tuple[str, int]) -> list[object]:
-    """Return an episode's scores and costs; empty cells where it is missing."""
-    episode = arm.episodes.get(key)
-    if episode is None or episode.reward_detail is None:
-        return [""] * (len(SCORES) + len(COSTS))
-    usage = episode.usage
-    costs = {
-        "steps": len(episode.steps),
-        "prompt_tokens": "" if usage is None else usage.prompt_tokens,
-        "completion_tokens": "" if usage is None else usage.completion_tokens,
-        "protocol_faults": episode.protocol_faults,
-        "invalid_actions": episode.invalid_actions,
-    }
-    scores = [episode.reward, *(getattr(episode.reward_detail, name) for name in SCORES[1:])]
-    return [*scores, *(costs[name] for name in COSTS)]
-
-
-def _write_pairs(path: Path, factors: Sequence[str], arm: str, rows: Sequence[Sequence[object]]) -> Path:
-    """Write a file of pairs, the outcomes of the arm under this prefix."""
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    outcomes = (*SCORES, *COSTS)
-    writer.writerow([*DESCRIBED, *factors, *(arm + name for name in outcomes), *(f"bare_{name}" for name in outcomes)])
-    writer.writerows(rows)
-    write_bytes(path, table.getvalue().encode())
-    return path

@@ -26,6 +26,9 @@ LEAST_RESAMPLES = 100
 SPLITS = 1000
 """Random halves of the tasks."""
 
+ROUNDING = 1e-12
+"""Changes of an estimate below this are none but for rounding."""
+
 CHUNK_CELLS = 4_000_000
 """Largest number of weights held at once (32 MB)."""
 
@@ -77,6 +80,65 @@ def bootstrap_coefficients(
     return np.concatenate([moments.refit(weights) for weights in task_weights(moments.n_tasks, resamples, seed)])
 
 
+@dataclass(frozen=True, slots=True)
+class BootstrapIntervals:
+    """Bootstrap intervals of K coefficients at 95 %.
+
+    Attributes:
+        percentile: (K, 2) central 95 % of the resamples.
+        bca: K bias-corrected and accelerated intervals (Efron 1987), None where there is none.
+        reasons: K reasons for that, "" where there is one.
+    """
+
+    percentile: FloatArray
+    bca: tuple[tuple[float, float] | None, ...]
+    reasons: tuple[str, ...]
+
+
+def coefficient_intervals(
+    delta: FloatArray, masks: NDArray[np.int64], tasks: IntArray, params: FloatArray, drawn: FloatArray
+) -> BootstrapIntervals:
+    """Return percentile and BCa intervals of M19's coefficients; whole tasks are left out for the acceleration.
+
+    Args:
+        delta: (n,) paired differences.
+        masks: (n, K) 0/1.
+        tasks: (n,) task number of every row, 0 .. T-1.
+        params: (K,) estimates.
+        drawn: (B, K) estimates of task-level resamples.
+    """
+    left_out = _Moments(delta, masks, tasks).refit_without_each()
+    found = [_bca(*factor) for factor in zip(params, drawn.T, left_out.T, strict=True)]
+    bca, reasons = zip(*found, strict=True)
+    return BootstrapIntervals(np.quantile(drawn, [0.025, 0.975], axis=0).T, bca, reasons)
+
+
+def _bca(estimate: float, drawn: FloatArray, left_out: FloatArray) -> tuple[tuple[float, float] | None, str]:
+    """Return the BCa interval of one coefficient, or None and why there is none.
+
+    Args:
+        estimate: of all tasks.
+        drawn: (B,) estimates of resamples.
+        left_out: (T,) estimates without each task; NaN where the rest has not full rank.
+    """
+    if np.isnan(left_out).any():
+        return None, "one task alone determines it"
+    pulls = left_out.mean() - left_out
+    largest = float(np.abs(pulls).max())
+    if largest <= ROUNDING:
+        return None, "no task changes it"
+    below = (np.mean(drawn < estimate) + np.mean(drawn <= estimate)) / 2
+    if not 0 < below < 1:
+        return None, "all resamples lie on one side of it"
+    pulls = pulls / largest
+    acceleration = float(np.sum(pulls**3) / (6 * np.sum(pulls**2) ** 1.5))
+    z = float(stats.norm.ppf(below)) + stats.norm.ppf([0.025, 0.975])
+    if acceleration * np.max(np.sign(acceleration) * z) >= 1:
+        return None, "its resamples are too skewed"
+    low, high = np.quantile(drawn, stats.norm.cdf(stats.norm.ppf(below) + z / (1 - acceleration * z)))
+    return (float(low), float(high)), ""
+
+
 class _Moments:
     """Normal equations of M19 by task, so that refitting on weighted tasks is one matrix product."""
 
@@ -101,6 +163,20 @@ class _Moments:
         full = np.all([np.linalg.matrix_rank(XtX, hermitian=True) == self._K for XtX, _ in pairs], axis=0)
         one, rest = (_solve(XtX[full], Xty[full]) for XtX, Xty in pairs)
         return one, rest
+
+    def refit_without_each(self) -> FloatArray:
+        """Return (T, K) coefficients without each task; NaN where the other tasks have not full rank."""
+        XtX, Xty = self._equations(np.ones((1, self.n_tasks)))
+        found = np.full((self.n_tasks, self._K), np.nan)
+        block = max(1, CHUNK_CELLS // self._K**2)
+        for start in range(0, self.n_tasks, block):
+            rows = slice(start, start + block)
+            rest = np.repeat(XtX, len(self._moments[rows]), axis=0)
+            rest[:, self._left, self._right] -= self._products[rows]
+            rest[:, self._right, self._left] = rest[:, self._left, self._right]
+            full = np.linalg.matrix_rank(rest, hermitian=True) == self._K
+            found[rows][full] = _solve(rest[full], (Xty - self._moments[rows])[full])
+        return found
 
     def _equations(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (b, K, K) and (b, K) sides of the normal equations."""
@@ -149,9 +225,8 @@ def split_half(
         None when the halves are too small to be fitted in most splits.
     """
     moments = _Moments(delta, masks, tasks)
-    rng = np.random.default_rng(seed)
-    orders = rng.permuted(np.tile(np.arange(moments.n_tasks), (SPLITS, 1)), axis=1)
-    one, rest = moments.refit_halves((orders < moments.n_tasks // 2).astype(np.float64))
+    fits = [moments.refit_halves(halves) for halves in _halves(moments.n_tasks, seed)]
+    one, rest = (np.concatenate(side) for side in zip(*fits, strict=True))
     if len(one) < SPLITS / 2:
         return None
     chosen_one, chosen_rest = rule(one)[1], rule(rest)[1]
@@ -165,6 +240,16 @@ def split_half(
     )
 
 
+def _halves(n_tasks: int, seed: int) -> Iterator[FloatArray]:
+    """Yield (b, T) blocks of random 0/1 halves of the tasks, in all `SPLITS` rows."""
+    rng = np.random.default_rng(seed)
+    block = max(1, CHUNK_CELLS // n_tasks)
+    for start in range(0, SPLITS, block):
+        rows = min(block, SPLITS - start)
+        orders = rng.permuted(np.tile(np.arange(n_tasks), (rows, 1)), axis=1)
+        yield (orders < n_tasks // 2).astype(np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class Stability:
     """How often resamples repeat what the rule said (METHOD §13).
@@ -174,6 +259,8 @@ class Stability:
         sign_probability: (K,) share of resamples with a positive coefficient; NaN without an estimate.
         rank_low: (K,) 2.5 % quantile of the rank where ranked; None where never ranked.
         rank_high: (K,) 97.5 % quantile of the same.
+        rank_mean: (K,) mean of the same; None where never ranked.
+        top: (K,) share of resamples in which the rank is within the budget, whatever the sign; NaN without an estimate.
         exact_set: share of resamples that select exactly the reported set.
         resamples: resamples used.
     """
@@ -182,17 +269,20 @@ class Stability:
     sign_probability: FloatArray
     rank_low: tuple[float | None, ...]
     rank_high: tuple[float | None, ...]
+    rank_mean: tuple[float | None, ...]
+    top: FloatArray
     exact_set: float
     resamples: int
 
 
-def stability(coefficients: FloatArray, selected: BoolArray, rule: Rule) -> Stability:
+def stability(coefficients: FloatArray, selected: BoolArray, rule: Rule, budget: int) -> Stability:
     """Run the actual selection rule in every resample and count.
 
     Args:
         coefficients: (B, K) refitted coefficients, B >= 1.
         selected: (K,) the reported selection.
         rule: the same rule that made it.
+        budget: K, the most factors that it selects.
     """
     ranks, chosen = rule(coefficients)
     unknown = np.isnan(coefficients).all(axis=0)
@@ -202,6 +292,8 @@ def stability(coefficients: FloatArray, selected: BoolArray, rule: Rule) -> Stab
         sign_probability=np.where(unknown, np.nan, (coefficients > 0).mean(axis=0)),
         rank_low=low,
         rank_high=high,
+        rank_mean=tuple(float(column[column > 0].mean()) if column.any() else None for column in ranks.T),
+        top=np.where(unknown, np.nan, ((ranks > 0) & (ranks <= budget)).mean(axis=0)),
         exact_set=float((chosen == selected).all(axis=1).mean()),
         resamples=len(coefficients),
     )

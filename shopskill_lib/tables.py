@@ -18,8 +18,9 @@ DIGITS = 4
 
 _COSTS = ("calls", "faults", "errors", "prompt tokens", "completion tokens", "money")
 
-STABILITY = ("selection_frequency", "sign_probability", "rank_95", "exposure")
-BOUNDS = ("worst_low", "worst_high")
+STABILITY = ("selection_frequency", "sign_probability", "rank_95", "rank_mean", "top_k", "exposure")
+BOUNDS = ("worst_low", "worst_high", "masked_complete", "bare_complete")
+BOOTSTRAPPED = ("percentile_low", "percentile_high", "bca_low", "bca_high", "bca_missing")
 
 
 def asked(gate: Gate) -> pd.DataFrame:
@@ -91,20 +92,31 @@ def together(gate: Gate) -> pd.DataFrame:
     frame = gate.together()
     columns = {factor: number for number, factor in enumerate(gate.observations.factors, 1)}
     frame.index = pd.Index([columns[name] for name in frame["intervention_id"]], name="#")
+    if not any(gate.bootstrap.reasons):
+        frame = frame.drop(columns="bca_missing")
     return _labelled(frame.sort_values("coefficient", ascending=False).round(DIGITS), gate.observations.simulated)
 
 
 def checks(gate: Gate) -> pd.DataFrame:
-    """Is the model right? One row a check: what was found, what it means."""
-    table = pd.DataFrame(gate.model.rows(), columns=["check", "found", "meaning"]).set_index("check")
+    """Is the model right? One row a check: what was found, what it means; effects by group of tasks among them."""
+    table = pd.DataFrame([*gate.model.rows(), *gate.groups.rows()], columns=["check", "found", "meaning"]).set_index(
+        "check"
+    )
     return _labelled(table, gate.observations.simulated)
 
 
 def contributions(gate: Gate) -> pd.DataFrame:
-    """One row an outcome and factor: coefficient, errors, p-value, interval."""
+    """One row an outcome and factor: coefficient, errors, p-value, interval; of the reward, bootstrap intervals too."""
     fits = {name: outcome.fit.to_frame() for name, outcome in gate.outcomes.items()}
     table = pd.concat(fits, names=["outcome"]).reset_index("outcome").reset_index(drop=True)
+    drawn = gate.together()[["intervention_id", *BOOTSTRAPPED]].assign(outcome=PRIMARY)
+    table = table.merge(drawn, on=["outcome", "intervention_id"], how="left")
     return table.assign(simulated=gate.observations.simulated)
+
+
+def groups(gate: Gate) -> pd.DataFrame:
+    """One row a grouping, group and factor: the effect there, its interval, shrunken; Holm's p of no difference."""
+    return gate.groups.to_frame().round(DIGITS).assign(simulated=gate.observations.simulated)
 
 
 def rewrites(gate: Gate) -> pd.DataFrame:

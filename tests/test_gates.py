@@ -97,7 +97,18 @@ def test_a_never_shown_factor_end_to_end(gate_csv: GateWriter) -> None:
     gate = fit_gate(read_observations(gate_csv(change=change)), resamples=200)
     row = next(factor for factor in gate.to_json()["factors"] if factor["intervention_id"] == "variant")
     assert row["status"] == "never_shown"
-    absent = ("coefficient", "std_error", "ci_low", "ci_high", "p_value", "rank", "rank_low", "rank_high")
+    absent = (
+        "coefficient",
+        "std_error",
+        "ci_low",
+        "ci_high",
+        "p_value",
+        "rank",
+        "rank_low",
+        "rank_high",
+        "rank_mean",
+        "top_k",
+    )
     assert [row[name] for name in absent] == [None] * len(absent)
     assert (row["exposure"], row["selection_frequency"], row["sign_probability"]) == (0, None, None)
     assert gate.coefficients()["variant"] is None
@@ -188,8 +199,11 @@ def test_resamples_of_lower_rank_are_counted_and_noted(gate_csv: GateWriter) -> 
 
 
 def test_missing_pairs_are_printed_with_both_arms_and_bounds(gate_csv: GateWriter) -> None:
-    def change(rows: list[dict[str, str]]) -> None:
-        rows[1]["reward"] = rows[7]["bare_reward"] = ""
+    rows: list[dict[str, str]] = []
+
+    def change(made: list[dict[str, str]]) -> None:
+        made[1]["reward"] = made[7]["bare_reward"] = ""
+        rows.extend(made)
 
     gate = fit_gate(read_observations(gate_csv(change=change), max_missing=0.05), resamples=100)
     assert "masked 0002; bare 0008" in str(gate)
@@ -197,6 +211,11 @@ def test_missing_pairs_are_printed_with_both_arms_and_bounds(gate_csv: GateWrite
     assert record["missing"] == {"masked": ["0002"], "bare": ["0008"]}
     assert record["n_pairs"] == 98
     for row in record["factors"]:
+        shown = gate.observations.masks[:, gate.observations.factors.index(row["intervention_id"])]
+        lost = [int(rows[k][row["intervention_id"]]) for k in (1, 7)]
+        whole = shown.sum() + sum(lost)
+        assert row["masked_complete"] == pytest.approx(1 - lost[0] / whole)
+        assert row["bare_complete"] == pytest.approx(1 - lost[1] / whole)
         assert row["worst_low"] < row["worst_high"]
 
 
@@ -294,6 +313,8 @@ COLUMNS = {
         "sign_probability",
         "rank_low",
         "rank_high",
+        "rank_mean",
+        "top_k",
         "exposure",
     ],
     "Comparison": ["metric", "bare", "equipped", "delta", "ci_low", "ci_high", "bca_low", "bca_high", "n_tasks"],

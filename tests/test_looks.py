@@ -7,7 +7,7 @@ import pytest
 
 from shopskill_lib.errors import InputError, LookError, OutputError
 from shopskill_lib.files import write_json
-from shopskill_lib.looks import freeze
+from shopskill_lib.looks import freeze, reasons
 
 KEY: dict[str, Any] = {"sha256": "a", "budget": 10}
 OTHER: dict[str, Any] = {"sha256": "b", "budget": 10}
@@ -76,3 +76,12 @@ def test_nan_is_never_on_disk(path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"alpha": float("nan")})
     assert path.read_text() == "before"
+
+
+def test_the_gate_of_a_round_at_work_is_a_look_and_counts_once_when_it_is_done(tmp_path: Path) -> None:
+    staging, done = tmp_path / "online/.round_000.staging", tmp_path / "online/round_000"
+    freeze(tmp_path / "gate_a.json", {}, KEY)
+    freeze(staging / "gate_a.json", {}, OTHER, "online round 0")
+    assert reasons(tmp_path, "gate_a.json") == ("first look", "online round 0")
+    staging.rename(done)
+    assert reasons(tmp_path, "gate_a.json") == ("first look", "online round 0")

@@ -12,11 +12,12 @@ import statsmodels.api as sm
 from conftest import FACTORS, gate_rows, to_csv
 from statsmodels.stats.meta_analysis import combine_effects
 
-from shopskill_lib import looks, pool, pooling
+from shopskill_lib import drift, looks, pool, pooling
 from shopskill_lib.console import respond
+from shopskill_lib.drift import drift_label
 from shopskill_lib.errors import InputError
 from shopskill_lib.gates import fit_gate, read_observations
-from shopskill_lib.pooling import Member, drift_label, read_member
+from shopskill_lib.pooling import Member, read_member
 
 Rows = list[dict[str, str]]
 
@@ -119,6 +120,39 @@ def test_internalized_is_said_only_where_the_interval_says_so(run: Callable[...,
     one_checkpoint = pooling.pool([members[0], read_member(run("same", 5))], resamples=200)
     assert one_checkpoint.drift.empty
     assert "From checkpoint" not in one_checkpoint.verdict()
+
+
+def test_a_line_through_checkpoints_is_a_contrast_of_statsmodels() -> None:
+    """Three checkpoints on the same tasks, the middle one nearer to the first; a chunk of two has no line."""
+    rng = np.random.default_rng(3)
+    tasks = np.tile(np.arange(150), 4)
+    numbers = np.repeat([0, 1, 3, 3], 150)
+    shown = rng.integers(0, 2, (600, 2))
+    names = ["0 a", "1 a", "3 a", "0 b", "3 b"]
+    masks = np.column_stack(
+        [shown[:, 0] * (numbers == k) for k in (0, 1, 3)] + [shown[:, 1] * (numbers == k) for k in (0, 3)]
+    )
+    delta = masks @ [0.4, 0.3, 0.0, 0.1, 0.1] + 0.3 * rng.normal(size=600) + 0.3 * rng.normal(size=150)[tasks]
+    table = drift.over(delta, masks, names, tasks, 4).set_index("chunk")
+    fit = sm.OLS(delta, masks.astype(float)).fit(cov_type="cluster", cov_kwds={"groups": tasks}, use_t=True)
+    position = np.array([0, 1 / 3, 1])
+    slope = (position - position.mean()) / np.sum((position - position.mean()) ** 2)
+    expected = fit.t_test(np.array([[*slope, 0, 0]]))
+    assert table.loc["a", "trend"] == pytest.approx(expected.effect[0], abs=1e-10)
+    assert table.loc["a", ["trend_low", "trend_high"]].tolist() == pytest.approx(expected.conf_int(0.025)[0], abs=1e-10)
+    assert table.loc["a", ["trend_label", "drift_label"]].tolist() == ["internalized", "internalized"]
+    assert table.loc["b", "checkpoints"] == 2
+    assert table.loc["b", ["trend", "trend_low", "trend_high", "trend_label"]].isna().all()
+
+
+def test_a_trend_over_three_checkpoints_is_told(run: Callable[..., Path]) -> None:
+    folders = [run("early", 1, helps), run("middle", 2, helps, checkpoint="step-5"),
+               run("late", 3, nothing_helps, checkpoint="step-9")]  # fmt: skip
+    found = pooling.pool([read_member(folder) for folder in folders], resamples=200)
+    labels = found.drift.set_index("chunk")["trend_label"].to_dict()
+    assert labels.pop("search-text") == "weaker"  # the line falls to above 0: the middle was as helpful as the first
+    assert set(labels.values()) == {"undecided"}
+    assert "Straight line through 3 checkpoints: undecided 3, weaker 1." in found.verdict()
 
 
 @pytest.mark.parametrize(

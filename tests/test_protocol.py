@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scripted import Answer, FakeClock, failure, scripted
 
-from shopskill_lib import leaks, protocol, workbench
+from shopskill_lib import leaks, pairing, protocol, workbench
 from shopskill_lib.errors import DesignError, InputError, SetupError
 from shopskill_lib.gates import read_observations
 from shopskill_lib.pools import Pool, Rewrite
@@ -103,12 +103,26 @@ def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None
     assert pairs.factors == ("query", "price")
     assert pairs.simulated
     assert len(pairs.task_ids) == 8
+    tasks = {task.task_id: task for task in bench.tasks("val")}
+    wanted = [tasks[task_id] for task_id in pairs.task_ids]
+    assert pairs.groups["category"] == tuple(task.category.split("›")[0] for task in wanted)
+    assert set(pairs.groups["persona"]) == {"shown"}
+    assert pairs.groups["difficulty"] == tuple(pairing.difficulty(task) for task in wanted)
     protocol.write_selected(bench, ())
     with pytest.raises(InputError, match="no chunk has been selected"):
         protocol.gate_b(bench)
     selected = protocol.write_selected(bench, ("price",)).read_text(encoding="utf-8")
     assert "simulated" in selected
     assert "equipped_reward" in protocol.gate_b(bench).read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_a_difficulty_is_how_much_is_asked_for(bench: Bench) -> None:
+    task = bench.tasks("val")[0]
+    plain = task.model_copy(update={"attributes": ("a", "b", "c"), "options": (), "price_upper": None})
+    assert pairing.difficulty(plain) == "up to 3 requirements"
+    assert pairing.difficulty(plain.model_copy(update={"price_upper": 9.0})) == "4 or 5 requirements"
+    two = plain.model_copy(update={"price_upper": 9.0, "attributes": ("a", "b", "c", "d", "e")})
+    assert pairing.difficulty(two) == "6 or more requirements"
 
 
 def test_a_rewrite_shares_its_slot_in_the_files_that_the_gate_reads(bench: Bench) -> None:

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from shopskill_lib.resampling import (
     bca_interval,
     bootstrap_coefficients,
     bootstrap_means,
+    coefficient_intervals,
     percentile_interval,
     refuse_draws,
     stability,
@@ -160,23 +163,25 @@ def test_stability_by_hand() -> None:
             [-0.2, -0.1, -0.3],  # nothing is positive; new ranks 1
         ]
     )
-    found = stability(drawn, np.array([False, True, False]), Rule(items, 1))
+    found = stability(drawn, np.array([False, True, False]), Rule(items, 1), 1)
     assert found.selection_frequency.tolist() == [0.25, 0.25, 0.25]
     assert found.sign_probability.tolist() == [0.75, 0.75, 0.5]
     assert found.rank_low == (1, 1, 1)
     assert found.rank_high == (1, 2, 2)
+    assert np.array(found.rank_mean, dtype=np.float64) == pytest.approx([1, 4 / 3, 7 / 4])
+    assert found.top.tolist() == [0.25, 0.5, 0.25]
     assert (found.exact_set, found.resamples) == (0.25, 4)
 
 
 def test_a_larger_set_is_not_the_exact_set() -> None:
     items = (Intervention("a", "a", "draft", None, 1), Intervention("b", "b", "draft", None, 2))
     drawn = np.array([[0.1, 0.2], [0.1, -0.1], [-0.1, -0.1], [0.2, -0.2]])
-    assert stability(drawn, np.array([True, False]), Rule(items, 2)).exact_set == 0.5
+    assert stability(drawn, np.array([True, False]), Rule(items, 2), 2).exact_set == 0.5
 
 
 def test_a_factor_never_ranked_has_no_rank_interval() -> None:
     items = (Intervention("old", "s", "current", None, 1), Intervention("new", "s", "candidate", "REWRITE", 1))
-    found = stability(np.array([[0.2, 0.1], [0.3, 0.1]]), np.array([True, False]), Rule(items, 1))
+    found = stability(np.array([[0.2, 0.1], [0.3, 0.1]]), np.array([True, False]), Rule(items, 1), 1)
     assert found.rank_low == (1, None)
     assert found.rank_high == (1, None)
     assert found.exact_set == 1
@@ -221,3 +226,67 @@ def test_halves_that_cannot_be_fitted_give_no_split() -> None:
     delta, masks = example(6)
     wide = np.hstack([masks, np.eye(6, dtype=np.int64)[:, :3]])
     assert resampling.split_half(delta, wide, np.arange(6), np.eye(5), everything_positive, seed=0) is None
+
+
+def one_factor(n: int = 60, seed: int = 4) -> tuple[FloatArray, FloatArray]:
+    """Return skewed differences and their mask, both arms of it shown."""
+    rng = np.random.default_rng(seed)
+    mask = (np.arange(n) % 3 > 0).astype(float)
+    return rng.exponential(1.0, n) * mask - 0.3 + 0.1 * rng.normal(size=n), mask
+
+
+def slope(delta: FloatArray, mask: FloatArray, axis: int = -1) -> FloatArray:
+    return np.asarray((delta * mask).sum(axis=axis) / (mask**2).sum(axis=axis))
+
+
+def test_bca_of_a_coefficient_is_scipys() -> None:
+    delta, mask = one_factor()
+    masks, tasks = mask[:, None].astype(np.int64), np.arange(60)
+    drawn = bootstrap_coefficients(delta, masks, tasks, 2000, seed=1)
+    found = coefficient_intervals(delta, masks, tasks, slope(delta, mask)[None], drawn)
+    expected = stats.bootstrap(
+        (delta, mask), slope, paired=True, vectorized=True, method="BCa", n_resamples=0,
+        bootstrap_result=SimpleNamespace(bootstrap_distribution=drawn[:, 0]),
+    ).confidence_interval  # fmt: skip
+    assert found.bca[0] == pytest.approx(tuple(expected), abs=1e-10)
+    assert found.percentile[0] == pytest.approx(np.quantile(drawn[:, 0], [0.025, 0.975]), abs=1e-12)
+    assert abs(expected.low - found.percentile[0, 0]) > 1e-3  # the correction is not nothing
+
+
+def test_the_acceleration_leaves_out_whole_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against refits without every task, by hand, with several rows a task and in blocks."""
+    monkeypatch.setattr(resampling, "CHUNK_CELLS", 12)
+    delta, masks = example(60)
+    tasks = np.arange(60) // 3
+    drawn = bootstrap_coefficients(delta, masks, tasks, 400, seed=2)
+    params = np.linalg.lstsq(masks.astype(float), delta)[0]
+    jackknife = np.array([np.linalg.lstsq(masks[tasks != t].astype(float), delta[tasks != t])[0] for t in range(20)])
+    pulls = jackknife.mean(axis=0) - jackknife
+    acceleration = (pulls**3).sum(axis=0) / (6 * (pulls**2).sum(axis=0) ** 1.5)
+    found = coefficient_intervals(delta, masks, tasks, params, drawn)
+    for k in range(2):
+        z = stats.norm.ppf((drawn[:, k] < params[k]).mean()) + stats.norm.ppf([0.025, 0.975])
+        at = stats.norm.cdf(stats.norm.ppf((drawn[:, k] < params[k]).mean()) + z / (1 - acceleration[k] * z))
+        assert found.bca[k] == pytest.approx(tuple(np.quantile(drawn[:, k], at)), abs=1e-9)
+
+
+def test_without_a_bca_interval_the_reason_is_told() -> None:
+    delta, masks = np.full(30, 0.5), np.ones((30, 1), dtype=np.int64)
+    tasks, never = np.arange(30), np.full((200, 1), 0.5)
+    told = coefficient_intervals(delta, masks, tasks, np.array([0.5]), never)
+    assert (told.bca, told.reasons) == ((None,), ("no task changes it",))
+    delta[0] = 1.0
+    told = coefficient_intervals(delta, masks, tasks, np.array([0.5]), never + 1)
+    assert (told.bca, told.reasons) == ((None,), ("all resamples lie on one side of it",))
+    masks = np.column_stack([masks[:, 0], tasks == 0])
+    told = coefficient_intervals(delta, masks, tasks, np.array([0.5, 0.5]), np.tile(never, 2))
+    assert set(told.reasons) == {"one task alone determines it"}
+
+
+def test_halves_do_not_depend_on_how_many_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(resampling._halves(11, seed=3)))
+    monkeypatch.setattr(resampling, "CHUNK_CELLS", 70)
+    blocks = list(resampling._halves(11, seed=3))
+    assert len(blocks) > 100
+    assert np.array_equal(np.concatenate(blocks), whole)
+    assert (whole.sum(axis=1) == 5).all()
