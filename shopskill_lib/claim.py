@@ -208,7 +208,7 @@ def _supported(gate: Gate) -> tuple[str, ...]:
         f"{names[new]} instead of {names[old]}: {gain:+.3f} (95 % {low:+.3f} to {high:+.3f})."
         for _, old, new, gain, _, low, high in gate.rewrites().itertuples(index=False, name=None)
     ]
-    return (*lines, gate.verdict(), gate.trust(), gate.groups.verdict(), *gains)
+    return (*lines, gate.verdict(), gate.trust(), gate.differences(), *gains)
 
 
 def _floor_of_gate(gate: Gate, about: Known) -> str:
