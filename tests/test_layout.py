@@ -121,6 +121,7 @@ ORDER = [
     "cells",
     "observations",
     "selection",
+    "pilots",
     "planning",
     "comparison",
     "gates",
