@@ -213,8 +213,8 @@ def _plan(options: argparse.Namespace) -> str:
         )
     asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)
     question = planning.Question(success, between, *asked, options.spread)
-    known = pilots.Pilot(success, between, found.cost if found else pilots.Cost(), found.told if found else "guessed")
-    cost = found.cost if found else None
+    cost, told = (None, "guessed") if found is None else (found.cost, found.told)
+    known = pilots.Pilot(success, between, cost or pilots.Cost(), told)
     table = planning.compare(question, cost=cost)
     parts = [f"{known}; {question}", table.to_string(), planning.recommend(question, cost)]
     if options.rollouts is not None:

@@ -34,6 +34,18 @@ class Cost:
     price_in: float | None = None
     price_out: float | None = None
 
+    def __str__(self) -> str:
+        told = [
+            f"{'unknown' if arm is None else f'{sum(arm):,.0f}'} tokens a {name} rollout"
+            for name, arm in (("bare", self.bare), ("masked", self.masked))
+        ]
+        return ", ".join(
+            [
+                *told,
+                "prices unknown" if self.price_in is None else f"prices {self.price_in:g} in, {self.price_out:g} out",
+            ]
+        )
+
     def tokens(self, bare: int, masked: int) -> int | None:
         """Return the tokens of so many rollouts, prompt and completion together."""
         both = self._both(bare, masked)
@@ -59,7 +71,7 @@ class Pilot:
     Attributes:
         success: mean bare success; `between` share of the reward's variance that lies between tasks.
         cost: what a rollout takes.
-        told: where it comes from, with the words simulated or guessed where they apply.
+        told: where it comes from, `guessed` or so many tasks, `simulated` where they are.
     """
 
     success: float
@@ -68,7 +80,10 @@ class Pilot:
     told: str
 
     def __str__(self) -> str:
-        return f"{self.told}: bare success {self.success:.2f}, share of variance between tasks {self.between:.2f}"
+        return (
+            f"bare success {self.success:.2f}, share of variance between tasks {self.between:.2f} ({self.told}); "
+            f"{self.cost}"
+        )
 
 
 def guess(success: float, between: float, bare: Tokens, masked: Tokens, prices: Tokens) -> Pilot:
@@ -76,8 +91,12 @@ def guess(success: float, between: float, bare: Tokens, masked: Tokens, prices: 
     return Pilot(success, between, Cost(_tokens(bare), _tokens(masked), *_prices(*prices)), "guessed")
 
 
-def read(run_dir: Path) -> Pilot:
+def read(run_dir: Path, prices: Tokens = (0.0, 0.0)) -> Pilot:
     """Read the pairs of a run's Gate A, or the validation episodes that are there without one (a pilot).
+
+    Args:
+        run_dir: the run folder.
+        prices: of a million prompt and completion tokens, where the run names none; 0 is not known.
 
     Raises:
         InputError, MissingError: there are too few pairs, or they cannot be used.
@@ -93,8 +112,8 @@ def read(run_dir: Path) -> Pilot:
         bare, masked = _usage(alone), _usage(shown)
         simulated, tasks = alone[0].simulated, len({episode.task_id for episode in alone})
         success, between = _spread(_successes(alone), _successes(shown))
-    told = f"{'simulated: ' if simulated else ''}{tasks} tasks of {run_dir.name}"
-    return Pilot(success, between, Cost(bare, masked, *_run_prices(run_dir)), told)
+    told = f"{tasks} {'simulated ' if simulated else ''}tasks of a run"
+    return Pilot(success, between, Cost(bare, masked, *_run_prices(run_dir, prices)), told)
 
 
 def of_pairs(pairs: Observations) -> tuple[float, float]:
@@ -150,11 +169,12 @@ def _successes(arm: list[Episode]) -> FloatArray:
     return np.array([reward if detail is None else detail.r_success for detail, reward in told], dtype=np.float64)
 
 
-def _run_prices(run_dir: Path) -> tuple[float | None, float | None]:
-    """Return the prices that a run's parameters name; of a file without parameters nothing is known."""
+def _run_prices(run_dir: Path, otherwise: Tokens) -> tuple[float | None, float | None]:
+    """Return the prices that a run's parameters name, or others where it has none."""
     path = run_dir / "params.json"
     named = parse_json(read_text(path), str(path)) if path.exists() else {}
-    return _prices(named.get("policy_price_in", 0.0), named.get("policy_price_out", 0.0))
+    price_in, price_out = _prices(named.get("policy_price_in", 0.0), named.get("policy_price_out", 0.0))
+    return _prices(*otherwise) if price_in is None else (price_in, price_out)
 
 
 def _prices(price_in: float, price_out: float) -> tuple[float | None, float | None]:
