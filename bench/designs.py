@@ -161,10 +161,12 @@ class Yardstick:
         return known, np.einsum("...k,...kl,...l->...", shift, rows + tasks, shift)
 
     def errors(self, states: IntArray) -> FloatArray:
-        """Root of the mean variance, root of the determinant's K-th root, error of the shift."""
-        known, shift = self.covariance(*self.moments(states))
+        """Root of the mean variance, root of the determinant's K-th root, error of the shift (infinite if aliased)."""
+        rows, tasks = self.moments(states)
+        known, shift = self.covariance(rows, tasks)
         determinant = np.exp(np.linalg.slogdet(known)[1] / len(known))
-        return np.sqrt([np.trace(known) / len(known), determinant, shift])
+        aliased = np.linalg.matrix_rank(rows) < len(rows)
+        return np.sqrt([np.trace(known) / len(known), determinant, np.inf if aliased else shift])
 
 
 def exchange(yard: Yardstick, states: IntArray, largest_shift: float, proposals: int, seed: int) -> IntArray:

@@ -103,7 +103,8 @@ def read(run_dir: Path, prices: Tokens = (0.0, 0.0)) -> Pilot:
     """
     path = run_dir / "observations.csv"
     if path.exists():
-        pairs = read_observations(path, run_dir / "interventions.json", max_missing=0.5)
+        named = run_dir / "interventions.json"
+        pairs = read_observations(path, named if named.exists() else None, max_missing=0.5)
         bare, masked = _columns(pairs.bare), _columns(pairs.masked)
         simulated, tasks = pairs.simulated, int(pairs.tasks.max()) + 1
         success, between = of_pairs(pairs)
