@@ -153,7 +153,7 @@ def _paired(run_dir: Path) -> tuple[list[Episode], list[Episode]]:
             f"{found} validation tasks with a bare and a masked episode",
             where=str(run_dir),
             allowed=f"a run folder with a Gate A, or at least {FEWEST} such tasks of a pilot",
-            todo="run a pilot first (shopskill run YAML --limit 20), or guess success and between",
+            todo="pilot Gate A once there is a draft (shopskill run YAML --limit 20), or guess success and between",
         )
     return [partner[episode.task_id] for episode in shown], shown
 

@@ -51,7 +51,7 @@ def test_a_pilot_is_what_its_lines_say(pilot: Path) -> None:
     success = [[arm[task]["reward_detail"]["r_success"] for task in bare] for arm in (bare, masked)]
     found = pilots.read(pilot)
     assert found.success == np.mean(success[0])
-    assert found.between == pytest.approx(max(np.corrcoef(*success)[0, 1], 0.0))
+    assert found.between == pytest.approx(max(np.corrcoef(success[0], success[1])[0, 1], 0.0))
     assert found.told == "12 simulated tasks of a run"
     for arm, tokens in ((bare, found.cost.bare), (masked, found.cost.masked)):
         steps = [step["usage"] for episode in arm.values() for step in episode["steps"]]
@@ -67,7 +67,9 @@ def test_failed_attempts_are_no_rewards_and_lonely_episodes_no_pairs(pilot: Path
     whole = path.read_text(encoding="utf-8").splitlines()
     failed = json.loads(whole[0]) | {"status": "error", "attempt": 2, "ending": None, "reward": None}
     failed |= {"reward_detail": None, "purchase": None, "error": {"kind": "server", "message": "502"}}
-    path.write_text("\n".join([*whole, json.dumps(failed)]) + "\n", encoding="utf-8")
+    other = json.loads(whole[0]) | {"identity": "another", "split": "test", "steps": []}
+    other |= {"reward_detail": None, "reward": 0.123}
+    path.write_text("\n".join([*whole, json.dumps(failed), json.dumps(other)]) + "\n", encoding="utf-8")
     assert pilots.read(place) == pilots.read(pilot)
     path.write_text("\n".join([*whole[1:-1], json.dumps(failed)]) + "\n", encoding="utf-8")
     assert pilots.read(place).told.startswith("10 ")
