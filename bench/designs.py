@@ -207,7 +207,8 @@ def print_optimal(seed: int, proposals: int) -> None:
     """Print errors of the shipped masks over those of the best found, and the error of the shift."""
     print("| draft | tasks | masked a task | masks | A | D | A at equal shift | D | error of the shift |")
     print("|---" * 9 + "|")
-    for draft, versions in {**DRAFTS, "10 chunks, 6 with a rewrite": (1,) * 4 + (2,) * 6}.items():
+    more = {"10 chunks, 6 with a rewrite": (1,) * 4 + (2,) * 6, "8 chunks, all with a rewrite": (2,) * 8}
+    for draft, versions in (DRAFTS | more).items():
         yard, slots = Yardstick(versions), slots_of(versions)
         for tasks, samples in ((100, 2), (400, 2), (400, 1)):
             ids, designs = [str(task) for task in range(tasks)], get_args(Design) if samples > 1 else ("independent",)
