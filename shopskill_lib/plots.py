@@ -6,6 +6,7 @@ Text in figures is ASCII: an id in another script is labelled by its mask column
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from shopskill_lib import power
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import write_bytes
 from shopskill_lib.floors import Floor
@@ -313,6 +315,81 @@ def gaps(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def plan_errors(table: pd.DataFrame, told: str) -> Figure:
+    """Draw the standard error, and with it the detectable effect, by masked rollouts and design (`planning.compare`).
+
+    Args:
+        table: the comparison.
+        told: where its assumptions come from.
+    """
+    factor = power.detectable(1.0)
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.5, 3.8), layout="constrained")
+        _by_design(axes, table, "std error", "largest standard error of a coefficient")
+        right = axes.secondary_yaxis(
+            "right", functions=(partial(np.multiply, factor), partial(np.multiply, 1 / factor))
+        )
+        right.set_ylabel("effect detectable, 80 % power at 5 %")
+        axes.set_ylim(bottom=0.0)
+        axes.legend(title="masks")
+        axes.set_title(f"Planned errors of a gate ({told})")
+    return figure
+
+
+def plan_rule(table: pd.DataFrame, told: str) -> Figure:
+    """Draw what the rule of M21-M22 is expected to do, by masked rollouts and design (`planning.compare`)."""
+    names = table.index.unique("design")
+    with _style():
+        figure, (found, useless, gain) = plt.subplots(1, 3, figsize=(10.5, 3.7), layout="constrained")
+        _by_design(found, table, "P(helping selected)", "P(a helping chunk is selected)")
+        _by_design(useless, table, "useless selected", "useless chunks selected, mean")
+        useless.set_ylim(0.0, 1.2 * max(float(table["useless selected"].max()), 0.1))
+        for name, (marker, shade) in zip((names[0], names[-1]), (("o", "black"), ("P", "0.55")), strict=True):
+            rows = table.xs(name, level="design")
+            gain.plot(rows.index, rows["claimed gain"], f"{marker}--", color=shade, ms=3.5, label=f"claimed, {name}")
+            gain.plot(rows.index, rows["true gain"], f"{marker}-", color=shade, ms=3.5, label=f"true, {name}")
+        gain.set_ylabel("gain of the selected, units of reward")
+        gain.set_xlabel("masked rollouts")
+        gain.set_ylim(0.0, 1.3 * float(table["claimed gain"].max()))
+        gain.legend(fontsize="x-small")
+        figure.legend(*found.get_legend_handles_labels(), loc="outside lower center", ncols=len(names), title="masks")
+        figure.suptitle(f"simulated: what the selection rule is expected to do ({told})")
+    return figure
+
+
+def plan_splits(table: pd.DataFrame, told: str) -> Figure:
+    """Draw the standard error by rollouts a task, one panel a number of bare ones (`planning.allocate`)."""
+    counts = sorted(table["bare a task"].unique())
+    with _style():
+        figure, panels = plt.subplots(
+            1, len(counts), figsize=(3.2 * len(counts), 3.2), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axes, count in zip(panels[0], counts, strict=True):
+            own = table[table["bare a task"] == count]
+            for marker, (name, rows) in zip(
+                FOREST_MARKS, own.sort_values("masked a task").groupby("design"), strict=False
+            ):
+                axes.plot(rows["masked a task"], rows["std error"], f"{marker}-", color="0.25", mfc="white", label=name)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks := sorted(table["masked a task"].unique()), ticks)
+            axes.set_xlabel("masked rollouts a task")
+            axes.set_title(f"{count} bare a task" + ("" if count == 1 else " (theory)"))
+        panels[0, 0].set_ylabel("largest standard error")
+        panels[0, 0].set_ylim(bottom=0.0)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, title="masks")
+        figure.suptitle(f"One budget of {table['all rollouts'].max()} rollouts, split ({told})")
+    return figure
+
+
+def _by_design(axes: Axes, table: pd.DataFrame, column: str, words: str) -> None:
+    """Draw a column of a comparison of designs against masked rollouts, a line a design."""
+    for number, name in enumerate(table.index.unique("design")):
+        rows, shade = table.xs(name, level="design")[column], str(0.15 * number)
+        axes.plot(rows.index, rows, f"{FOREST_MARKS[number]}-", color=shade, mfc="white", ms=4.5, lw=1.0, label=name)
+    axes.set_xlabel("masked rollouts")
+    axes.set_ylabel(words)
+
+
 def _simulated(table: pd.DataFrame) -> str:
     """Return the title's first word where a table rests on simulated models."""
     return "simulated: " if table.columns.name == "simulated" else ""
@@ -329,6 +406,12 @@ def save(figure: Figure, path: Path) -> Figure:
         figure.savefig(drawing, format="svg", metadata={"Date": None})
     plt.close(figure)
     write_bytes(path, drawing.getvalue())
+    return figure
+
+
+def shown(figure: Figure) -> Figure:
+    """Return a figure for display once, without a file."""
+    plt.close(figure)
     return figure
 
 

@@ -123,6 +123,7 @@ ORDER = [
     "cells",
     "observations",
     "selection",
+    "pilots",
     "planning",
     "comparison",
     "gates",
