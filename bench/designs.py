@@ -47,7 +47,7 @@ Choice = tuple[Design, int]
 
 EFFECTS = np.linspace(-0.06, 0.08, 16)[[5, 12, 0, 9, 3, 15, 7, 1, 10, 4, 13, 8, 2, 11, 6, 14]]
 NAMES = [f"factor_{k:02d}" for k in range(1, 17)]
-DRAFTS = {"16 chunks": (1,) * 16, "12 chunks, 2 with a rewrite": (1,) * 12 + (2, 2)}
+DRAFTS = {"16 chunks": (1,) * 16, "12 chunks and 2 with a rewrite": (1,) * 12 + (2, 2)}
 TASKS = {"Beta(0.8, 1.2)": (0.8, 1.2), "Beta(0.5, 0.5)": (0.5, 0.5), "Beta(3, 0.5)": (3.0, 0.5)}
 SIMULATED: tuple[Choice, ...] = (
     ("independent", 1), ("independent", 2), ("complementary", 2), ("balanced", 2), ("balanced", 4), ("balanced", 8),
@@ -207,7 +207,7 @@ def print_optimal(seed: int, proposals: int) -> None:
     """Print errors of the shipped masks over those of the best found, and the error of the shift."""
     print("| draft | tasks | masked a task | masks | A | D | A at equal shift | D | error of the shift |")
     print("|---" * 9 + "|")
-    more = {"10 chunks, 6 with a rewrite": (1,) * 4 + (2,) * 6, "8 chunks, all with a rewrite": (2,) * 8}
+    more = {"4 chunks and 6 with a rewrite": (1,) * 4 + (2,) * 6, "8 with a rewrite": (2,) * 8}
     for draft, versions in (DRAFTS | more).items():
         yard, slots = Yardstick(versions), slots_of(versions)
         for tasks, samples in ((100, 2), (400, 2), (400, 1)):

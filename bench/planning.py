@@ -21,7 +21,7 @@ import pandas as pd
 from shopskill_lib import planning
 from shopskill_lib.masks import Design
 
-DRAFTS = {"16 chunks": (16, 0), "12 chunks, 2 with a rewrite": (10, 2), "6 chunks": (6, 0)}
+DRAFTS = {"16 chunks": (16, 0), "10 chunks and 2 with a rewrite": (10, 2), "6 chunks": (6, 0)}
 BUDGETS = (400, 800, 1600, 3200)
 
 

@@ -228,6 +228,8 @@ def _plan(options: argparse.Namespace) -> str:
     asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)
     question = planning.Question(success, between, *asked, options.spread)
     cost, told = (None, "guessed") if found is None else (found.cost, found.told)
+    given = [name for name in ("success", "between") if found is not None and getattr(options, name) is not None]
+    told = ", ".join([told, *(f"{name} guessed" for name in given)])
     known = pilots.Pilot(success, between, cost or pilots.Cost(), told)
     table = planning.compare(question, cost=cost)
     parts = [f"{known}; {question}", table.to_string(), planning.recommend(question, cost)]

@@ -122,9 +122,9 @@ def test_tables_of_a_plan_carry_its_cost() -> None:
 
 
 def test_the_command_takes_a_pilot_and_refuses_a_folder_without_pairs(pilot: Path, tmp_path: Path) -> None:
-    done = shopskill("plan", str(pilot), "--chunks", "6", "--success", "0.4", "--between", "0.4", "--rollouts", "600")
+    done = shopskill("plan", str(pilot), "--chunks", "6", "--between", "0.4", "--rollouts", "600")
     assert done.returncode == 0, done.stderr
-    assert "12 simulated tasks of a run" in done.stdout
+    assert "(12 simulated tasks of a run, between guessed)" in done.stdout
     assert "money" in done.stdout
     assert "mask_design: balanced" in done.stdout
     refused = shopskill("plan", str(tmp_path))
@@ -154,6 +154,7 @@ def test_the_notebook_runs_with_guesses_and_with_a_pilot(given: dict[str, str], 
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
     verdict = "".join(outputs[-1]["text"])
     assert "For a standard error of 0.06" in verdict
+    assert verdict.startswith("Planned, not measured (12 simulated" if run_dir else "Planned, not measured (guessed)")
     assert ("tokens unknown" in verdict) == (not run_dir)
     first = "".join(next(output["text"] for output in outputs if output["output_type"] == "stream"))
     assert ("12 simulated tasks" if run_dir else "guessed") in first
