@@ -22,6 +22,7 @@ from shopskill_lib.files import write_bytes
 from shopskill_lib.floors import Floor
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.pooling import Pool
+from shopskill_lib.ranking import BARE, PLACEBO, RANDOM, Ranking
 
 STATUS_MARKS = {
     "selected": ("o", "#0b4f8a"),
@@ -288,6 +289,56 @@ def forest(pool: Pool) -> Figure:
 def _ascii(name: str, number: int) -> str:
     """Return a gate's name as a figure can print it."""
     return name if name.isascii() else f"gate {number + 1}"
+
+
+def contrasts(ranking: Ranking) -> Figure:
+    """Draw the task-paired differences between the arms of a ranking, with their 95 % intervals."""
+    frame = ranking.to_frame()
+    with _style():
+        figure, axes = plt.subplots(figsize=(7.0, 1.4 + 0.36 * len(frame)), layout="constrained")
+        _intervals(axes, frame["estimate"], frame["ci_low"], frame["ci_high"])
+        axes.plot(frame["estimate"], range(len(frame)), "o", color="black", ms=6)
+        axes.set_yticks(range(len(frame)), frame["difference"])
+        axes.invert_yaxis()
+        axes.set_xlabel("difference of reward; bars: 95 % bootstrap over tasks (random sets as well)")
+        axes.set_title(_ranking_title(ranking, f"Arms of K = {ranking.measured.K} chunks"))
+    return figure
+
+
+def calibration(ranking: Ranking) -> Figure:
+    """Draw measured against predicted gains: quantiles of the fresh masks with 95 % intervals, and every set's mean."""
+    parts, arms = ranking.quantiles, ranking.arms().set_index("arm")
+    with _style():
+        figure, axes = plt.subplots(figsize=(6.2, 5.0), layout="constrained")
+        if len(parts):
+            reach = [parts["measured"] - parts["ci_low"], parts["ci_high"] - parts["measured"]]
+            words = f"fresh masks by {len(parts)} quantiles ({parts['masks'].sum()}), 95 %"
+            axes.errorbar(parts["predicted"], parts["measured"], yerr=reach, fmt="o", color="#0b4f8a", mec="black",
+                          ecolor="0.3", capsize=3, ms=7, label=words)  # fmt: skip
+        for marker, words, chosen in _ranked_arms(arms):
+            axes.plot(chosen["predicted"], chosen["gain"], marker, color="0.75", mec="black", ms=7, label=words)
+        ends = np.array([arms["predicted"].min(), arms["predicted"].max()], dtype=np.float64)
+        axes.plot(ends, ends, "--", color="black", lw=0.9, label="measured = predicted")
+        axes.axhline(0.0, color="black", lw=0.6)
+        axes.set_xlabel("predicted gain: sum of the gate's coefficients over what is shown")
+        axes.set_ylabel("measured gain: reward beyond bare")
+        axes.set_title(_ranking_title(ranking, "Predicted and measured gain"))
+        axes.legend(loc="best")
+    return figure
+
+
+def _ranked_arms(arms: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """Return marker, words and rows of the arms that the gate predicts."""
+    names = arms.index.to_series()
+    random = names.str.startswith(RANDOM)
+    ranked = ~random & ~names.isin([BARE, PLACEBO])
+    found = [(mark, f"{name}-K", arms[names == name]) for mark, name in zip("^v", names[ranked], strict=True)]
+    return [*found, ("D", f"random sets ({random.sum()})", arms[random])] if random.any() else found
+
+
+def _ranking_title(ranking: Ranking, words: str) -> str:
+    label_of = "simulated: " if ranking.measured.simulated else ""
+    return f"{label_of}{words} ({len(ranking.measured.rewards)} tasks unseen by the gate)"
 
 
 def gaps(table: pd.DataFrame) -> Figure:
