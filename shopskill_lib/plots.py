@@ -310,21 +310,26 @@ def calibration(ranking: Ranking) -> Figure:
     parts, arms = ranking.quantiles, ranking.arms().set_index("arm")
     with _style():
         figure, axes = plt.subplots(figsize=(6.2, 5.0), layout="constrained")
-        if len(parts):
-            reach = [parts["measured"] - parts["ci_low"], parts["ci_high"] - parts["measured"]]
-            words = f"fresh masks by {len(parts)} quantiles ({parts['masks'].sum()}), 95 %"
-            axes.errorbar(parts["predicted"], parts["measured"], yerr=reach, fmt="o", color="#0b4f8a", mec="black",
-                          ecolor="0.3", capsize=3, ms=7, label=words)  # fmt: skip
         for marker, words, chosen in _ranked_arms(arms):
-            axes.plot(chosen["predicted"], chosen["gain"], marker, color="0.75", mec="black", ms=7, label=words)
+            _upright(axes, chosen.rename(columns={"gain": "measured"}), words, marker, "0.75")
+        if len(parts):
+            _upright(axes, parts, f"fresh masks ({parts['masks'].sum()}), by quantile", "o", "#0b4f8a")
         ends = np.array([arms["predicted"].min(), arms["predicted"].max()], dtype=np.float64)
         axes.plot(ends, ends, "--", color="black", lw=0.9, label="measured = predicted")
         axes.axhline(0.0, color="black", lw=0.6)
         axes.set_xlabel("predicted gain: sum of the gate's coefficients over what is shown")
-        axes.set_ylabel("measured gain: reward beyond bare")
+        axes.set_ylabel("measured gain: reward beyond bare; bars: 95 % over tasks")
         axes.set_title(_ranking_title(ranking, "Predicted and measured gain"))
         axes.legend(loc="best")
     return figure
+
+
+def _upright(axes: Axes, rows: pd.DataFrame, words: str, marker: str, colour: str) -> None:
+    """Draw measured against predicted gains with their intervals."""
+    reach = [rows["measured"] - rows["ci_low"], rows["ci_high"] - rows["measured"]]
+    places = (rows["predicted"].astype(float), rows["measured"].astype(float))
+    axes.errorbar(*places, yerr=reach, fmt="none", ecolor="0.4", elinewidth=1.0, capsize=3)
+    axes.plot(*places, marker, color=colour, mec="black", ms=7, label=words)
 
 
 def _ranked_arms(arms: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:

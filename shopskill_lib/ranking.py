@@ -73,6 +73,7 @@ class Ranking:
 
     Attributes:
         measured: what was judged.
+        gains: arm -> its reward beyond bare, bare itself aside.
         differences: name -> task-paired difference of reward.
         sets: agreement over Top-K, Bottom-K and the random sets.
         masks: agreement over fresh masks of exactly K chunks; None where none were rolled out.
@@ -81,6 +82,7 @@ class Ranking:
     """
 
     measured: Measured
+    gains: Mapping[str, Estimate]
     differences: Mapping[str, Estimate]
     sets: Agreement
     masks: Agreement | None
@@ -93,7 +95,10 @@ class Ranking:
         rewards = self.measured.rewards
         rows = self.measured.sets.copy()
         rows["reward"] = [float(rewards[arm].mean()) for arm in rows["arm"]]
-        rows["gain"] = rows["reward"] - float(rewards[BARE].mean())
+        found = [self.gains.get(arm, Estimate(None)) for arm in rows["arm"]]
+        rows["gain"], rows["ci_low"], rows["ci_high"] = zip(
+            *((one.value, one.low, one.high) for one in found), strict=True
+        )
         return rows
 
     def to_frame(self) -> pd.DataFrame:
@@ -214,6 +219,11 @@ def judge(measured: Measured, *, resamples: int = 10_000, analysis_seed: int = 0
         masks, parts = agreement.of_masks(*columns, *draws), agreement.quantiles(*columns, *draws)
     return Ranking(
         measured=measured,
+        gains={
+            str(arm): agreement.difference((rewards[[arm]].to_numpy() - rewards[[BARE]].to_numpy()), *draws)
+            for arm in rewards.columns
+            if arm != BARE
+        },
         differences=_differences(rewards, *draws),
         sets=agreement.of_sets(measured.predicted, gains, *draws),
         masks=masks,
@@ -228,7 +238,7 @@ def _differences(rewards: pd.DataFrame, resamples: int, seed: int) -> dict[str, 
     random = [arm for arm in rewards.columns if str(arm).startswith(RANDOM)]
     couples = {f"{one} - {other}": (one, [other]) for one, other in ((TOP, BOTTOM), (TOP, BARE), (TOP, PLACEBO))}
     couples |= {"top - random": (TOP, random)} if random else {}
-    couples |= {"bottom - bare": (BOTTOM, [BARE]), "placebo - bare": (PLACEBO, [BARE])}
+    couples |= {f"{one} - bare": (one, [BARE]) for one in (BOTTOM, PLACEBO)}
     return {
         name: agreement.difference(
             rewards[[one]].to_numpy(dtype=np.float64) - rewards[others].to_numpy(dtype=np.float64), resamples, seed

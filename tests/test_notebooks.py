@@ -11,7 +11,7 @@ from shopskill_lib import parameters
 from shopskill_lib.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:

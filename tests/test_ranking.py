@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
-from shopskill_lib import contest, gates, lineup, looks, plots, protocol, ranking
+from shopskill_lib import contest, gates, lineup, looks, parameters, plots, protocol, rank, ranking
+from shopskill_lib.console import respond
 from shopskill_lib.errors import DesignError, InputError, LookError, MissingError, ParameterError
 from shopskill_lib.files import write_json
 from shopskill_lib.lineup import Wish
@@ -308,13 +310,14 @@ def test_the_judgement_by_hand() -> None:
     assert (sets_vary.low, sets_vary.high) == pytest.approx((0.375, 0.5)), "all tasks are alike, the sets are not"
     assert found.differences["top - bottom"].low == found.differences["top - bottom"].high == pytest.approx(0.75)
     assert found.sets.spearman.value == pytest.approx(1.0) and found.sets.rows == 4
-    totals = found.totals().set_index("total")
-    assert totals.loc["naive", "measured_minus"] == pytest.approx(-0.3)
-    assert totals.loc["shrunken", "minus_high"] == pytest.approx(-0.1)
-    assert pd.isna(totals.loc["halves", "estimate"]) and pd.isna(totals.loc["halves", "measured_minus"])
+    totals = {row["total"]: row for row in found.to_json()["totals"]}
+    assert totals["naive"]["measured_minus"] == pytest.approx(-0.3)
+    assert totals["shrunken"]["minus_high"] == pytest.approx(-0.1)
+    assert totals["halves"]["estimate"] is None and totals["halves"]["measured_minus"] is None
     assert found.verdict().startswith("simulated: 4 tasks that the gate has not seen, K = 2 of 5 ranked chunks")
-    arms = found.arms().set_index("arm")
-    assert arms.loc["bottom", "gain"] == pytest.approx(-0.25)
+    arms = {row["arm"]: row for row in found.to_json()["arms"]}
+    assert [arms["bottom"][name] for name in ("gain", "ci_low", "ci_high")] == pytest.approx([-0.25] * 3)
+    assert arms["bare"]["gain"] is None
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -331,7 +334,7 @@ def test_one_random_set_or_none_and_no_fresh_masks() -> None:
         for figure in (plots.contrasts(found), plots.calibration(found)):
             figure.canvas.draw()
             assert figure.axes[0].get_title().startswith("simulated: ")
-            plots.plt.close(figure)
+            plt.close(figure)
 
 
 def test_the_command_runs_the_notebook_and_refuses_what_it_does_not_know(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -348,9 +351,26 @@ def test_the_command_runs_the_notebook_and_refuses_what_it_does_not_know(runs: d
     assert record["n_tasks"] == 6 and record["resamples"] == 200
     for name in ("06_ranking.ipynb", "report.html", "figures/contrasts.svg", "figures/calibration.svg"):
         assert (run / "ranking" / name).exists(), name
-    wrong = subprocess.run([*command, "-p", "n_rank=3"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2 and "did you mean" in wrong.stderr and wrong.stderr.count("\n") == 1
-    spent = subprocess.run(
-        [*command, "-p", "n_ranking=7", "--budget-tokens", "1"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert spent.returncode == 2 and "another ranking is planned here" in spent.stderr
+
+
+def test_the_command_refuses_what_it_does_not_know(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    command = ["params/ranking.yaml", "--run", str(run), "-p"]
+    assert respond(rank._parser(), [*command, "n_rank=3"]) == 2
+    assert "there is no parameter 'n_rank'" in (told := capsys.readouterr().err) and told.count("\n") == 1
+    assert respond(rank._parser(), [*command, "set_size=2.5"]) == 2
+    assert "set_size is 2.5" in capsys.readouterr().err
+    assert respond(rank._parser(), [*command, "set_size=2", "--budget-usd", "1"]) == 2
+    assert "nothing is known of what policy cost" in capsys.readouterr().err
+    assert respond(rank._parser(), [*command, "set_size=2", "--budget-tokens", "1"]) == 75
+    assert not (run / "ranking" / "episodes").exists()
+
+
+def test_the_parameters_file_holds_the_notebooks_defaults() -> None:
+    declared = parameters.declared(ROOT / "notebooks" / "more" / "06_ranking.ipynb")
+    given = parameters.read_parameters(ROOT / "params" / "ranking.yaml")
+    assert given == {name: value for name, value in declared.items() if name in given}
+    assert set(declared) - set(given) == {"run_dir", "new_look"}
+    assert Wish.of(declared) == Wish()
