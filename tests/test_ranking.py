@@ -266,6 +266,8 @@ def test_tasks_beyond_the_catalogues_own_are_new_ones(run: Path) -> None:
     served = replace(bench, settings=bench.settings.model_copy(update={"shop_url": "http://127.0.0.1:1"}))
     with pytest.raises(ParameterError, match="n_ranking is 5, and 2 validation tasks are left"):
         lineup._unused(served, 5)
+    real = replace(bench, settings=bench.settings.model_copy(update={"catalogue": "items.json", "n_val": 300}))
+    assert [task.task_id for task in lineup._unused(real, 2)] == ["301", "302"], "a part of val that n_val leaves out"
     full = replace(bench, settings=bench.settings.model_copy(update={"n_val": 400, "shop_url": "http://127.0.0.1:1"}))
     with pytest.raises(ParameterError, match="n_ranking is 5, and no validation tasks are left"):
         lineup._unused(full, 5)
