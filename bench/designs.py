@@ -1,11 +1,17 @@
 """How much smaller do pairs of masks make a gate's errors at equal masked rollouts, and do the intervals hold?
 
     python bench/designs.py simulated [--seed 0] [--repetitions 600]
+    python bench/designs.py optimal [--seed 0] [--proposals 80000]
     python bench/designs.py shop [--seed 1] [--gates 60] [--language en] [--processes 2]
 
 *simulated*: rewards 0 or 1 over tasks whose bare success follows a Beta distribution, one bare rollout a task, 16
 coefficients with effects from -0.06 to +0.08, once of 16 chunks and once of 12 chunks and two slots of two versions.
 Success probabilities are cut to [0, 1], and the truth is the fit of their means to independent masks.
+
+*optimal*: how near the shipped masks are to the best that exchanges find, by the mean variance of M19's coefficients
+(A) and by the determinant of their covariance (D), where rows of a task share the bare run's noise. Every exchange
+keeps how often each state comes up. The best is sought twice: freely, and with no larger error of a shift between the
+arms than balanced masks have (independent ones where a task has one masked rollout). Cells are ratios of errors.
 
 *shop*: gates by the protocol itself on the embedded shop, 16 chunks of the shipped draft against its stored truth. The
 reference has the 400 validation tasks, every other gate a random part of them with as many masked rollouts.
@@ -21,7 +27,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -34,11 +42,12 @@ from shopskill_lib.masks import Design, Slot
 from shopskill_lib.records import Language
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 Choice = tuple[Design, int]
 
 EFFECTS = np.linspace(-0.06, 0.08, 16)[[5, 12, 0, 9, 3, 15, 7, 1, 10, 4, 13, 8, 2, 11, 6, 14]]
 NAMES = [f"factor_{k:02d}" for k in range(1, 17)]
-DRAFTS = {"16 chunks": (1,) * 16, "12 chunks, 2 with a rewrite": (1,) * 12 + (2, 2)}
+DRAFTS = {"16 chunks": (1,) * 16, "12 chunks and 2 with a rewrite": (1,) * 12 + (2, 2)}
 TASKS = {"Beta(0.8, 1.2)": (0.8, 1.2), "Beta(0.5, 0.5)": (0.5, 0.5), "Beta(3, 0.5)": (3.0, 0.5)}
 SIMULATED: tuple[Choice, ...] = (
     ("independent", 1), ("independent", 2), ("complementary", 2), ("balanced", 2), ("balanced", 4), ("balanced", 8),
@@ -122,6 +131,109 @@ def figures(found: tuple[Tally, FloatArray], columns: NDArray[np.bool_]) -> tupl
     return float(scatter), float(np.mean(np.array(tally.held)[:, columns]))
 
 
+@dataclass(frozen=True)
+class Yardstick:
+    """Covariance of M19's coefficients under given masks, in units of the variance of one rollout.
+
+    States are (..., tasks, samples, slots); a constant is the last column of what they show.
+    """
+
+    versions: tuple[int, ...]
+
+    def show(self, states: IntArray) -> FloatArray:
+        """(..., tasks, samples, K + 1) columns, the last of ones."""
+        slot = np.repeat(np.arange(len(self.versions)), self.versions)
+        state = np.concatenate([np.arange(1, count + 1) for count in self.versions])
+        shown = (states[..., slot] == state).astype(float)
+        return np.concatenate([shown, np.ones((*shown.shape[:-1], 1))], axis=-1)
+
+    def moments(self, states: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Sums of products of the columns over rows, and of their sums over tasks."""
+        shown = self.show(states)
+        total = shown.sum(axis=-2)
+        rows = np.einsum("...tik,...til->...kl", shown, shown, optimize=True)
+        return rows, np.einsum("...tk,...tl->...kl", total, total, optimize=True)
+
+    def covariance(self, rows: FloatArray, tasks: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(..., K, K) covariance without a constant, and (...) variance of the constant beside the factors."""
+        inverse = np.linalg.inv(rows[..., :-1, :-1])
+        known = inverse @ (rows + tasks)[..., :-1, :-1] @ inverse
+        shift = np.linalg.inv(rows)[..., -1, :]
+        return known, np.einsum("...k,...kl,...l->...", shift, rows + tasks, shift)
+
+    def errors(self, states: IntArray) -> FloatArray:
+        """Root of the mean variance, root of the determinant's K-th root, error of the shift (infinite if aliased)."""
+        rows, tasks = self.moments(states)
+        known, shift = self.covariance(rows, tasks)
+        determinant = np.exp(np.linalg.slogdet(known)[1] / len(known))
+        aliased = np.linalg.matrix_rank(rows) < len(rows)
+        return np.sqrt([np.trace(known) / len(known), determinant, np.inf if aliased else shift])
+
+
+def exchange(yard: Yardstick, states: IntArray, largest_shift: float, proposals: int, seed: int) -> IntArray:
+    """Improve (tasks, samples, slots) states by exchanges in one slot until `proposals` are used up.
+
+    An exchange is of two rows of two tasks, of all rows of two tasks, or of the order of a task's rows. The best of 64
+    is taken if it lowers the mean variance, times the square of what the shift's variance exceeds the allowed one by.
+    """
+    rng, each, states = np.random.default_rng(seed), np.arange(64), states.copy()
+    samples, slots = states.shape[1:]
+    rows, tasks = yard.moments(states)
+    best = np.inf
+    for _ in range(proposals // len(each)):
+        places = rng.integers(len(states), size=(len(each), 2))
+        places[:, 1] = (places[:, 0] + 1 + places[:, 1] % (len(states) - 1)) % len(states)
+        slot, one, other = (rng.integers(size, size=len(each)) for size in (slots, samples, samples))
+        old, new = states[places], states[places]
+        kind = rng.integers(3, size=len(each)) if samples > 1 else np.zeros(len(each), dtype=int)
+        a, b, c = (each[kind == k] for k in range(3))
+        new[a, 0, one[a], slot[a]], new[a, 1, other[a], slot[a]] = (
+            old[a, 1, other[a], slot[a]],
+            old[a, 0, one[a], slot[a]],
+        )
+        new[b, 0, :, slot[b]], new[b, 1, :, slot[b]] = old[b, 1, :, slot[b]], old[b, 0, :, slot[b]]
+        new[c, 0, :, slot[c]] = old[c, 0, ::-1, slot[c]]
+        (more, longer), (less, shorter) = yard.moments(new), yard.moments(old)
+        known, shift = yard.covariance(rows + more - less, tasks + longer - shorter)
+        value = np.trace(known, axis1=1, axis2=2) * np.maximum(shift / largest_shift, 1.0) ** 2
+        taken = int(value.argmin())
+        if value[taken] < best - 1e-12:
+            best, states[places[taken]] = value[taken], new[taken]
+            rows, tasks = rows + (more - less)[taken], tasks + (longer - shorter)[taken]
+    return states
+
+
+def print_optimal(seed: int, proposals: int) -> None:
+    """Print errors of the shipped masks over those of the best found, and the error of the shift."""
+    print("| draft | tasks | masked a task | masks | A | D | A at equal shift | D | error of the shift |")
+    print("|---" * 9 + "|")
+    more = {"4 chunks and 6 with a rewrite": (1,) * 4 + (2,) * 6, "8 with a rewrite": (2,) * 8}
+    for draft, versions in (DRAFTS | more).items():
+        yard, slots = Yardstick(versions), slots_of(versions)
+        for tasks, samples in ((100, 2), (400, 2), (400, 1)):
+            ids, designs = [str(task) for task in range(tasks)], get_args(Design) if samples > 1 else ("independent",)
+            drawn = {
+                design: [
+                    masks.assign(number, "val", ids, slots, samples, design).states.reshape(tasks, samples, -1)
+                    for number in range(seed, seed + 20)
+                ]
+                for design in designs
+            }
+            found = {
+                design: np.mean([yard.errors(states) for states in sets], axis=0) for design, sets in drawn.items()
+            }
+            starts, shift = [sets[0] for sets in drawn.values()], found[designs[-1]][2]
+            free, bound = (
+                min((yard.errors(exchange(yard, start, limit, proposals, seed)) for start in starts), key=itemgetter(0))
+                for limit in (np.inf, shift**2)
+            )
+            for name, row in {**found, "best": free, "best at equal shift": bound}.items():
+                cells = [row[0] / free[0], row[1] / free[1], row[0] / bound[0], row[1] / bound[1], row[2] / shift]
+                print(
+                    f"| {draft} | {tasks} | {samples} | {name} | " + " | ".join(f"{cell:.3f}" for cell in cells) + " |"
+                )
+
+
 def run_gate(language: Language, folder: Path, choice: Choice, seed: int) -> pd.DataFrame:
     """Run and fit a gate of one design on a random part of the validation tasks, with new masks and episodes."""
     (design, samples), shop = choice, open_shop(language, folder)
@@ -170,15 +282,18 @@ def print_shop(language: Language, seed: int, gates: int, processes: int) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("simulated", "shop"))
+    parser.add_argument("part", choices=("simulated", "optimal", "shop"))
     parser.add_argument("--seed", type=int, help="of the rewards (0), or of the first gate in the shop (1)")
     parser.add_argument("--repetitions", type=int, default=600)
+    parser.add_argument("--proposals", type=int, default=80_000)
     parser.add_argument("--gates", type=int, default=60)
     parser.add_argument("--language", choices=("en", "zh"), default="en")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     if options.part == "simulated":
         print_simulated(options.seed or 0, options.repetitions)
+    elif options.part == "optimal":
+        print_optimal(options.seed or 0, options.proposals)
     else:
         seed = 1 if options.seed is None else options.seed
         print_shop(options.language, seed, options.gates, options.processes)

@@ -29,10 +29,16 @@ def median_seconds(call: Callable[[], object], repeats: int = 7) -> float:
     return float(np.median(seconds))
 
 
+def describe(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """Add two descriptions of the tasks, of two and three groups."""
+    told = {"category": rng.choice(["a", "b"], len(frame)), "difficulty": rng.choice(["x", "y", "z"], len(frame))}
+    return frame.assign(**told)
+
+
 def large_file(path: Path, n: int) -> None:
     """Write n pairs with 16 factors and a reward."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"task_id": np.arange(n)})
+    frame = describe(pd.DataFrame({"task_id": np.arange(n)}), rng)
     frame["mask"] = ["".join(row) for row in rng.integers(2, size=(n, 16)).astype(str)]
     frame["reward"], frame["bare_reward"] = rng.integers(2, size=n), rng.integers(2, size=n)
     frame.to_csv(path, index=False)
@@ -49,6 +55,8 @@ def command_seconds(*arguments: str) -> tuple[float, float]:
 def main() -> None:
     """Print one line a figure."""
     planted.simulate(0, 400, FOLDER)
+    told = describe(pd.read_csv(FOLDER / "observations.csv", dtype=str), np.random.default_rng(0))
+    told.to_csv(FOLDER / "observations.csv", index=False)
     pairs = gates.read_observations(FOLDER / "observations.csv")
     X, y = pairs.masks.astype(float), pairs.delta("reward")
     plain = median_seconds(lambda: sm.OLS(y, X).fit().get_robustcov_results("HC3"))

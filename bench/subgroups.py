@@ -3,8 +3,8 @@
     python bench/subgroups.py [--seed 0] [--repetitions 1000]
 
 Gates of 16 factors with known effects (as in `bench/inference.py`): rewards 0 or 1 over tasks of their own difficulty,
-400 tasks. Three groups of 160, 140 and 100 tasks; once they do not differ, once a factor gains +0.3 in
-the smallest group. Spread: 400 tasks with four masked samples each, effects of one factor that differ between tasks by a
+400 tasks. Three groups of 160, 140 and 100 tasks; once they do not differ, once a factor gains +0.3 in the
+smallest group. Spread: 400 tasks with four masked samples each, effects of one factor that differ between tasks by a
 standard deviation of 0.2 or not at all.
 """
 

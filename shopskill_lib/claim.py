@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from shopskill_lib import floors, looks, planning, power, sheets, store
+from shopskill_lib import floors, looks, pilots, power, sheets, store
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.inference import LEVEL
@@ -208,7 +208,7 @@ def _supported(gate: Gate) -> tuple[str, ...]:
         f"{names[new]} instead of {names[old]}: {gain:+.3f} (95 % {low:+.3f} to {high:+.3f})."
         for _, old, new, gain, _, low, high in gate.rewrites().itertuples(index=False, name=None)
     ]
-    return (*lines, gate.verdict(), gate.trust(), gate.groups.verdict(), *gains)
+    return (*lines, gate.verdict(), gate.trust(), gate.differences(), *gains)
 
 
 def _floor_of_gate(gate: Gate, about: Known) -> str:
@@ -287,7 +287,7 @@ def _would_change(gate: Gate) -> tuple[str, ...]:
         f"The largest standard error is {error:.3f}: an effect of {power.detectable(error):.3f} is found with a "
         "probability of 80 % (one two-sided test at 5 %)."
     )
-    success, between = planning.spread(pairs)
+    success, between = pilots.of_pairs(pairs)
     if not 0 < success < 1 or not between < 1:
         return seen, "Tasks needed are not told: these pairs show no spread of success to plan with."
     n_tasks = int(pairs.tasks.max()) + 1

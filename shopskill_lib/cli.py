@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import claim, distil, floors, gates, planning, repeats, status, workbench
+from shopskill_lib import claim, distil, floors, gates, pilots, planning, repeats, status, workbench
 from shopskill_lib.adapters import folder, formats
 from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
@@ -79,7 +79,11 @@ def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Describe `plan`."""
     plan = commands.add_parser("plan", help="before a gate: errors, designs and what the rule will do, by size")
     plan.add_argument(
-        "run", type=Path, nargs="?", metavar="RUN", help="finished Gate A to take success and spread from"
+        "run",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="run folder with a pilot or a Gate A: success, share between tasks, tokens and prices",
     )
     plan.add_argument("--success", type=float, help="mean bare success, 0 to 1")
     plan.add_argument("--between", type=float, help="share of variance between tasks, 0 to 1")
@@ -212,23 +216,26 @@ def _export(options: argparse.Namespace) -> str:
 
 def _plan(options: argparse.Namespace) -> str:
     """Compare designs and sizes for what is known of tasks and chunks."""
-    success, between = (None, None) if options.run is None else planning.from_run(options.run)
-    success = success if options.success is None else options.success
-    between = between if options.between is None else options.between
+    found = None if options.run is None else pilots.read(options.run)
+    success = found.success if found and options.success is None else options.success
+    between = found.between if found and options.between is None else options.between
     if success is None or between is None:
         raise ParameterError(
             "bare success and the share of variance between tasks are not known",
             where="shopskill plan",
-            allowed="a finished Gate A (RUN), or --success and --between as shares",
+            allowed="a run folder with a pilot or a Gate A (RUN), or --success and --between as shares",
             todo="pilot a run first, or guess: --success 0.45 --between 0.5",
         )
     asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)
     question = planning.Question(success, between, *asked, options.spread)
-    head = f"bare success {success:.2f}, share of variance between tasks {between:.2f}, {question.helping} of "
-    head += f"{sum(question.versions)} factors help by {question.effect:+g}, spread over tasks {question.spread:g}"
-    parts = [head, planning.compare(question).to_string(), planning.recommend(question)]
+    cost, told = (None, "guessed") if found is None else (found.cost, found.told)
+    given = [name for name in ("success", "between") if found is not None and getattr(options, name) is not None]
+    told = ", ".join([told, *(f"{name} guessed" for name in given)])
+    known = pilots.Pilot(success, between, cost or pilots.Cost(), told)
+    table = planning.compare(question, cost=cost)
+    parts = [f"{known}; {question}", table.to_string(), planning.recommend(question, cost)]
     if options.rollouts is not None:
-        split = planning.allocate(question, options.rollouts)
+        split = planning.allocate(question, options.rollouts, cost=cost)
         parts += [f"{options.rollouts} rollouts, split between tasks and masked rollouts a task:", split.to_string()]
     return "\n".join(parts)
 

@@ -165,6 +165,10 @@ class Gate:
             f"on the other. The sets of two halves share {self.halves.jaccard:.0%} of their factors."
         )
 
+    def differences(self) -> str:
+        """Say which effects differ between groups of tasks."""
+        return f"{self._label()}{self.groups.verdict()}"
+
     def _shown(self) -> tuple[str, ...]:
         return self.outcomes[PRIMARY].fit.names
 
@@ -198,7 +202,7 @@ class Gate:
         table = table[[*DECISION_COLUMNS, "label", "selection_frequency", "exposure"]].round(4)
         table["rank"] = table["rank"].astype(object).fillna("-")
         notes = "".join(f"\nnote: {note}" for note in self.notes)
-        told = "\n".join([self.verdict(), self.trust(), str(self.model), self.groups.verdict()])
+        told = "\n".join([self.verdict(), self.trust(), str(self.model), self.differences()])
         return f"{self.observations}\n{table.to_string(index=False, na_rep='-')}\n{told}{notes}"
 
     def __str__(self) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -12,7 +11,7 @@ import pandas as pd
 from shopskill_lib import power, selection
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.masks import Design
-from shopskill_lib.observations import Observations, read_observations
+from shopskill_lib.pilots import Cost
 from shopskill_lib.power import Setting
 from shopskill_lib.sources import Intervention
 
@@ -26,6 +25,9 @@ DESIGNS: tuple[tuple[Design, int], ...] = (
 """Designs that are compared, with their masked rollouts a task; the first is the reference."""
 
 SIZES = (100, 200, 400, 800, 1600)
+
+CURVE = tuple(range(200, 2101, 100))
+"""Masked rollouts of the 20 points of a curve."""
 
 SAMPLES = (1, 2, 4, 8)
 """Masked rollouts a task that a budget may be split into."""
@@ -75,6 +77,12 @@ class Question:
                     f"{name} is {getattr(self, name)!r}", where=name, allowed=allowed, todo="correct it"
                 )
 
+    def __str__(self) -> str:
+        return (
+            f"{self.helping} of {sum(self.versions)} factors help by {self.effect:+g} (assumed), spread over tasks "
+            f"{self.spread:g}, wanted standard error {self.error:g}"
+        )
+
     @property
     def versions(self) -> tuple[int, ...]:
         """Versions of each slot."""
@@ -100,8 +108,11 @@ class Question:
         return Setting(self.versions, tasks, self.success, self.between, masked_samples, design, self.spread)
 
 
-def compare(question: Question, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
-    """Return one row a design and number of masked rollouts: errors, what can be seen, what the rule will do."""
+def compare(question: Question, sizes: Sequence[int] = SIZES, cost: Cost | None = None) -> pd.DataFrame:
+    """Return one row a design and number of masked rollouts: errors, what can be seen, what the rule will do.
+
+    With a cost, what each row takes; "unknown" where that is not known.
+    """
     rows = []
     for masked in sizes:
         for design, samples in DESIGNS:
@@ -116,38 +127,68 @@ def compare(question: Question, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
                     "all rollouts": setting.rollouts,
                     "std error": round(error, 4),
                     "detectable": round(power.detectable(error), 3),
-                    "P(helping selected)": round(expected.found, 2),
-                    "useless selected": round(expected.false, 1),
+                    "P(helping selected)": round(expected.found, 3),
+                    "useless selected": round(expected.false, 2),
                     "true gain": round(expected.gain, 3),
                     "claimed gain": round(expected.claimed, 3),
+                    **_taken(setting, cost),
                 }
             )
     return pd.DataFrame(rows).set_index(["masked rollouts", "design"])
 
 
-def allocate(question: Question, rollouts: int) -> pd.DataFrame:
-    """Return one row a way to split a budget between tasks and masked rollouts a task, the smallest error first.
+def _taken(setting: Setting, cost: Cost | None) -> dict[str, str]:
+    """Return tokens and money of a gate as text."""
+    if cost is None:
+        return {}
+    counts = setting.tasks * setting.bare_samples, setting.tasks * setting.masked_samples
+    tokens, money = cost.tokens(*counts), cost.money(*counts)
+    return {
+        "tokens": "unknown" if tokens is None else f"{tokens:,}",
+        "money": "unknown" if money is None else f"{money:,.2f}",
+    }
 
-    Every task has one bare rollout, which all its masked ones are paired with (M18). Errors are the largest over
-    factors; splits of fewer than `FEW_TASKS` tasks, or fewer than a design needs, are left out.
+
+def allocate(
+    question: Question, rollouts: int, bare_samples: Sequence[int] = (1,), cost: Cost | None = None
+) -> pd.DataFrame:
+    """Return one row a way to split a budget between tasks and rollouts a task, the smallest error first.
+
+    Errors are the largest over factors; splits of fewer than `FEW_TASKS` tasks, or fewer than a design needs, are
+    left out.
 
     Args:
         question: what is known and wanted.
         rollouts: bare and masked together.
+        bare_samples: bare rollouts a task, whose mean all masked ones of the task are paired with; the protocol has
+            one (M18), more are theory.
+        cost: what a rollout takes; None for a table without it.
 
     Raises:
         ParameterError: no split has enough tasks.
     """
     rows = []
-    for design, samples in product(get_args(Design), SAMPLES):
-        tasks = rollouts // (samples + 1)
+    for design, samples, bare in product(get_args(Design), SAMPLES, bare_samples):
+        tasks = rollouts // (samples + bare)
         if tasks < FEW_TASKS or (samples % 2 and design != "independent"):
             continue
-        setting = question.setting(tasks, design, samples)
+        setting = replace(question.setting(tasks, design, samples), bare_samples=bare)
         if tasks < setting.fewest_tasks:
             continue
         error = float(power.standard_errors(setting).max())
-        rows.append((design, samples, tasks, tasks * samples, setting.rollouts, error, power.detectable(error)))
+        rows.append(
+            {
+                "design": design,
+                "masked a task": samples,
+                "bare a task": bare,
+                "tasks": tasks,
+                "masked rollouts": tasks * samples,
+                "all rollouts": setting.rollouts,
+                "std error": error,
+                "detectable": power.detectable(error),
+                **_taken(setting, cost),
+            }
+        )
     if not rows:
         raise ParameterError(
             f"rollouts is {rollouts}",
@@ -155,43 +196,34 @@ def allocate(question: Question, rollouts: int) -> pd.DataFrame:
             allowed=f"at least {2 * FEW_TASKS}: {FEW_TASKS} tasks, each bare and masked once",
             todo="plan more rollouts",
         )
-    names = ["design", "masked a task", "tasks", "masked rollouts", "all rollouts", "std error", "detectable"]
-    return pd.DataFrame(rows, columns=names).sort_values("std error", ignore_index=True).round(4)
+    return pd.DataFrame(rows).sort_values("std error", ignore_index=True).round(4)
 
 
-def recommend(question: Question) -> str:
-    """Say which design reaches the wanted error with the fewest rollouts, and what the others need."""
+def cheapest(question: Question) -> list[Setting]:
+    """Return the gate of each design that reaches the wanted error, the fewest rollouts first."""
     needed = []
     for design, samples in DESIGNS:
         setting = question.setting(2 * sum(question.versions) + 10, design, samples)
-        setting = replace(setting, tasks=power.tasks_needed(setting, question.error))
-        needed.append((setting.rollouts, f"{design} masks, {samples} a task: {setting.tasks} tasks", setting))
-    needed.sort(key=lambda row: row[0])
-    (rollouts, told, best), *others = needed
-    rest = "; ".join(f"{name}, {count} rollouts" for count, name, _ in others)
-    return (
-        f"For a standard error of {question.error:g}: {told}, {rollouts} rollouts "
-        f"(masked_samples: {best.masked_samples}, mask_design: {best.design}, n_val: {best.tasks}). Otherwise: {rest}."
+        needed.append(replace(setting, tasks=power.tasks_needed(setting, question.error)))
+    return sorted(needed, key=lambda setting: setting.rollouts)
+
+
+def recommend(question: Question, cost: Cost | None = None) -> str:
+    """Say which design reaches the wanted error with the fewest rollouts, what the others need, and the YAML for it."""
+    best, *others = cheapest(question)
+    rest = "; ".join(f"{_told(setting)}, {setting.rollouts} rollouts" for setting in others)
+    taken = "".join(f", {name} {value}" for name, value in _taken(best, cost).items())
+    lines = [f"n_val: {best.tasks}", f"masked_samples: {best.masked_samples}", f"mask_design: {best.design}"]
+    lines += [] if question.budget is None else [f"budget: {question.budget}"]
+    return "\n".join(
+        [
+            f"For a standard error of {question.error:g}: {_told(best)}, {best.rollouts} rollouts{taken}. "
+            f"Otherwise: {rest}.",
+            "Lines for a YAML of parameters:",
+            *(f"  {line}" for line in lines),
+        ]
     )
 
 
-def from_run(run_dir: Path) -> tuple[float, float]:
-    """Return `spread` of the pairs of a run's Gate A.
-
-    Raises:
-        InputError, MissingError: there are no such pairs, or they cannot be used.
-    """
-    return spread(read_observations(run_dir / "observations.csv", run_dir / "interventions.json", max_missing=0.5))
-
-
-def spread(pairs: Observations) -> tuple[float, float]:
-    """Return bare success and the share of variance between tasks that a gate's pairs show.
-
-    The share is the correlation of the bare and the masked reward over tasks, 0 where it is negative or an arm is
-    constant.
-    """
-    bare = pairs.bare.get("r_success", pairs.bare["reward"])
-    masked = pairs.masked.get("r_success", pairs.masked["reward"])
-    if np.ptp(bare) == 0 or np.ptp(masked) == 0:
-        return float(bare.mean()), 0.0
-    return float(bare.mean()), float(max(np.corrcoef(bare, masked)[0, 1], 0.0))
+def _told(setting: Setting) -> str:
+    return f"{setting.design} masks, {setting.masked_samples} a task: {setting.tasks} tasks"

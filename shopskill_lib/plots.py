@@ -6,6 +6,7 @@ Text in figures is ASCII: an id in another script is labelled by its mask column
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,12 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from shopskill_lib import power
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import write_bytes
 from shopskill_lib.floors import Floor
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.pooling import Pool
-from shopskill_lib.ranking import BARE, PLACEBO, RANDOM, Ranking
 
 STATUS_MARKS = {
     "selected": ("o", "#0b4f8a"),
@@ -61,14 +62,14 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | N
         floor: the noise floor of these pairs; drawn as a band, where its repeats are independent.
     """
     frame = _sorted(gate)
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(8.0, 1.9 + 0.3 * len(frame)), layout="constrained")
         if floor is not None and floor.coefficients is not None:
             _band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
         together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
         low, high = together["simultaneous_low"], together["simultaneous_high"]
         axes.hlines(range(len(frame)), low, high, color="0.75", lw=4, label="all at once, 95 %")
-        _intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
+        intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
         axes.plot(together["shrunken"], range(len(frame)), "x", color="black", ms=5, label="shrunken estimate")
         for status, (marker, colour) in STATUS_MARKS.items():
             rows = np.flatnonzero(frame["status"] == status)
@@ -91,7 +92,7 @@ def components(gate: Gate) -> Figure:
     """Draw the same factors on every other outcome as small panels with one common scale."""
     order = _sorted(gate)
     names = [name for name in gate.outcomes if name != PRIMARY and _is_score(name)]
-    with _style():
+    with style():
         figure, panels = plt.subplots(
             1,
             max(len(names), 1),
@@ -104,7 +105,7 @@ def components(gate: Gate) -> Figure:
         for axes, name in zip(panels[0], names, strict=False):
             fitted = gate.outcomes[name].fit.to_frame().set_index("intervention_id")
             rows = fitted.reindex(order["intervention_id"])
-            _intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
+            intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
             axes.plot(rows["coefficient"], range(len(order)), "o", color="black", ms=4)
             axes.set_title(_plain(name))
         panels[0, 0].set_yticks(range(len(order)), order["label"])
@@ -127,7 +128,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
     parts = [(score, np.ones(len(score)), "equipped minus bare, score")]
     if len(costs):
         parts.append((costs, costs["bare"].to_numpy() / 100, "equipped minus bare, % of bare"))
-    with _style():
+    with style():
         figure, panels = plt.subplots(
             1,
             len(parts),
@@ -137,7 +138,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
         )
         for axes, (part, unit, words) in zip(panels[0], parts, strict=True):
             low, middle, high = (part[name] / unit for name in ("ci_low", "delta", "ci_high"))
-            _intervals(axes, middle, low, high)
+            intervals(axes, middle, low, high)
             axes.plot(middle, range(len(part)), "o", color="black", ms=6)
             axes.set_yticks(range(len(part)), [_plain(name) for name in part["metric"]])
             axes.invert_yaxis()
@@ -153,7 +154,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
 
 def changes(comparison: Comparison) -> Figure:
     """Draw each task's reward difference, sorted: how many tasks gain, stay and lose, and by how much."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.6), layout="constrained")
         values = comparison.flips["delta"].to_numpy()
         axes.fill_between(np.arange(len(values)), values, step="mid", color="#0b4f8a", alpha=0.8, lw=0)
@@ -169,7 +170,7 @@ def funnel(table: pd.DataFrame) -> Figure:
     """Draw the steps from rollouts to eligible cards (`tables.funnel`), counts written beside the bars."""
     counts = table["count"]
     kinds = {"#0b4f8a": ~counts.index.str.startswith("no proposal"), "#b8b8b8": counts.index.str.startswith("no prop")}
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(counts)), layout="constrained")
         rows = np.arange(len(counts))
         for colour, chosen in kinds.items():
@@ -186,7 +187,7 @@ def funnel(table: pd.DataFrame) -> Figure:
 
 def stages(table: pd.DataFrame) -> Figure:
     """Draw eligible cards by workflow stage and channel (`tables.stages`)."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.9), layout="constrained")
         rows = np.arange(len(table))
         axes.barh(rows - 0.2, table["success cards"], 0.38, color="#0b4f8a", edgecolor="black", label="success cards")
@@ -210,7 +211,7 @@ def stages(table: pd.DataFrame) -> Figure:
 
 def support(table: pd.DataFrame) -> Figure:
     """Draw what every version of a draft rests on (`tables.provenance`), cards by channel."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(table)), layout="constrained")
         rows = np.arange(len(table))
         done, failed = table["success cards"], table["failure cards"]
@@ -235,7 +236,7 @@ def effects(table: pd.DataFrame) -> Figure:
     places = [(texts.index(text), gates.index(gate)) for text, gate in zip(cells["text"], cells["gate"], strict=True)]
     values[tuple(np.transpose(places))] = cells["alpha"].astype(float)
     reach = float(np.nanmax(np.abs(values), initial=0.01))
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(3.6 + 1.7 * len(gates), 1.4 + 0.36 * len(texts)), layout="constrained")
         image = axes.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
         for (row, column), words in zip(places, _effect_words(cells), strict=True):
@@ -264,7 +265,7 @@ def forest(pool: Pool) -> Figure:
     own, names = pool.by_gate(), [member.name for member in pool.members]
     rows = {chunk: row for row, chunk in enumerate(pooled["chunk"])}
     step = 0.7 / (len(names) + 1)
-    with _style():
+    with style():
         height = 1.6 + len(rows) * (0.22 + 0.13 * (len(names) + 1))
         figure, axes = plt.subplots(figsize=(8.0, height), layout="constrained")
         for number, name in enumerate(names):
@@ -291,64 +292,9 @@ def _ascii(name: str, number: int) -> str:
     return name if name.isascii() else f"gate {number + 1}"
 
 
-def contrasts(ranking: Ranking) -> Figure:
-    """Draw the task-paired differences between the arms of a ranking, with their 95 % intervals."""
-    frame = ranking.to_frame()
-    with _style():
-        figure, axes = plt.subplots(figsize=(7.0, 1.4 + 0.36 * len(frame)), layout="constrained")
-        _intervals(axes, frame["estimate"], frame["ci_low"], frame["ci_high"])
-        axes.plot(frame["estimate"], range(len(frame)), "o", color="black", ms=6)
-        axes.set_yticks(range(len(frame)), frame["difference"])
-        axes.invert_yaxis()
-        axes.set_xlabel("difference of reward; bars: 95 % bootstrap over tasks (random sets as well)")
-        axes.set_title(_ranking_title(ranking, f"Arms of K = {ranking.measured.K} chunks"))
-    return figure
-
-
-def calibration(ranking: Ranking) -> Figure:
-    """Draw measured against predicted gains: quantiles of the fresh masks with 95 % intervals, and every set's mean."""
-    parts, arms = ranking.quantiles, ranking.arms().set_index("arm")
-    with _style():
-        figure, axes = plt.subplots(figsize=(6.2, 5.0), layout="constrained")
-        for marker, words, chosen in _ranked_arms(arms):
-            _upright(axes, chosen.rename(columns={"gain": "measured"}), words, marker, "0.75")
-        if len(parts):
-            _upright(axes, parts, f"fresh masks ({parts['masks'].sum()}), by quantile", "o", "#0b4f8a")
-        ends = np.array([arms["predicted"].min(), arms["predicted"].max()], dtype=np.float64)
-        axes.plot(ends, ends, "--", color="black", lw=0.9, label="measured = predicted")
-        axes.axhline(0.0, color="black", lw=0.6)
-        axes.set_xlabel("predicted gain: sum of the gate's coefficients over what is shown")
-        axes.set_ylabel("measured gain: reward beyond bare; bars: 95 % over tasks")
-        axes.set_title(_ranking_title(ranking, "Predicted and measured gain"))
-        axes.legend(loc="best")
-    return figure
-
-
-def _upright(axes: Axes, rows: pd.DataFrame, words: str, marker: str, colour: str) -> None:
-    """Draw measured against predicted gains with their intervals."""
-    reach = [rows["measured"] - rows["ci_low"], rows["ci_high"] - rows["measured"]]
-    places = (rows["predicted"].astype(float), rows["measured"].astype(float))
-    axes.errorbar(*places, yerr=reach, fmt="none", ecolor="0.4", elinewidth=1.0, capsize=3)
-    axes.plot(*places, marker, color=colour, mec="black", ms=7, label=words)
-
-
-def _ranked_arms(arms: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """Return marker, words and rows of the arms that the gate predicts."""
-    names = arms.index.to_series()
-    random = names.str.startswith(RANDOM)
-    ranked = ~random & ~names.isin([BARE, PLACEBO])
-    found = [(mark, f"{name}-K", arms[names == name]) for mark, name in zip("^v", names[ranked], strict=True)]
-    return [*found, ("D", f"random sets ({random.sum()})", arms[random])] if random.any() else found
-
-
-def _ranking_title(ranking: Ranking, words: str) -> str:
-    label_of = "simulated: " if ranking.measured.simulated else ""
-    return f"{label_of}{words} ({len(ranking.measured.rewards)} tasks unseen by the gate)"
-
-
 def gaps(table: pd.DataFrame) -> Figure:
     """Draw reward without and with the whole skill by round, their gap with its interval, and the skill's size."""
-    with _style():
+    with style():
         figure, (rewards, gap, size) = plt.subplots(1, 3, figsize=(9.0, 2.8), layout="constrained")
         rounds = table.index.to_numpy()
         rewards.plot(rounds, table["R_free"], "o--", color="#555555", label="R_free, no skill")
@@ -367,6 +313,81 @@ def gaps(table: pd.DataFrame) -> Figure:
             axes.set_xlabel("round")
         figure.suptitle(f"{_simulated(table)}What the skill still adds, and its size")
     return figure
+
+
+def plan_errors(table: pd.DataFrame, told: str) -> Figure:
+    """Draw the standard error, and with it the detectable effect, by masked rollouts and design (`planning.compare`).
+
+    Args:
+        table: the comparison.
+        told: where its assumptions come from.
+    """
+    factor = power.detectable(1.0)
+    with style():
+        figure, axes = plt.subplots(figsize=(7.5, 3.8), layout="constrained")
+        _by_design(axes, table, "std error", "largest standard error of a coefficient")
+        right = axes.secondary_yaxis(
+            "right", functions=(partial(np.multiply, factor), partial(np.multiply, 1 / factor))
+        )
+        right.set_ylabel("effect detectable, 80 % power at 5 %")
+        axes.set_ylim(bottom=0.0)
+        axes.legend(title="masks")
+        axes.set_title(f"Planned errors of a gate ({told})")
+    return figure
+
+
+def plan_rule(table: pd.DataFrame, told: str) -> Figure:
+    """Draw what the rule of M21-M22 is expected to do, by masked rollouts and design (`planning.compare`)."""
+    names = table.index.unique("design")
+    with style():
+        figure, (found, useless, gain) = plt.subplots(1, 3, figsize=(10.5, 3.7), layout="constrained")
+        _by_design(found, table, "P(helping selected)", "P(a helping chunk is selected)")
+        _by_design(useless, table, "useless selected", "useless chunks selected, mean")
+        useless.set_ylim(0.0, 1.2 * max(float(table["useless selected"].max()), 0.1))
+        for name, (marker, shade) in zip((names[0], names[-1]), (("o", "black"), ("P", "0.55")), strict=True):
+            rows = table.xs(name, level="design")
+            gain.plot(rows.index, rows["claimed gain"], f"{marker}--", color=shade, ms=3.5, label=f"claimed, {name}")
+            gain.plot(rows.index, rows["true gain"], f"{marker}-", color=shade, ms=3.5, label=f"true, {name}")
+        gain.set_ylabel("gain of the selected, units of reward")
+        gain.set_xlabel("masked rollouts")
+        gain.set_ylim(0.0, 1.3 * float(table["claimed gain"].max()))
+        gain.legend(fontsize="x-small")
+        figure.legend(*found.get_legend_handles_labels(), loc="outside lower center", ncols=len(names), title="masks")
+        figure.suptitle(f"simulated: what the selection rule is expected to do ({told})")
+    return figure
+
+
+def plan_splits(table: pd.DataFrame, told: str) -> Figure:
+    """Draw the standard error by rollouts a task, one panel a number of bare ones (`planning.allocate`)."""
+    counts = sorted(table["bare a task"].unique())
+    with style():
+        figure, panels = plt.subplots(
+            1, len(counts), figsize=(3.2 * len(counts), 3.2), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axes, count in zip(panels[0], counts, strict=True):
+            own = table[table["bare a task"] == count]
+            for marker, (name, rows) in zip(
+                FOREST_MARKS, own.sort_values("masked a task").groupby("design"), strict=False
+            ):
+                axes.plot(rows["masked a task"], rows["std error"], f"{marker}-", color="0.25", mfc="white", label=name)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks := sorted(table["masked a task"].unique()), ticks)
+            axes.set_xlabel("masked rollouts a task")
+            axes.set_title(f"{count} bare a task" + ("" if count == 1 else " (theory)"))
+        panels[0, 0].set_ylabel("largest standard error")
+        panels[0, 0].set_ylim(bottom=0.0)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, title="masks")
+        figure.suptitle(f"One budget of {table['all rollouts'].max()} rollouts, split ({told})")
+    return figure
+
+
+def _by_design(axes: Axes, table: pd.DataFrame, column: str, words: str) -> None:
+    """Draw a column of a comparison of designs against masked rollouts, a line a design."""
+    for number, name in enumerate(table.index.unique("design")):
+        rows, shade = table.xs(name, level="design")[column], str(0.15 * number)
+        axes.plot(rows.index, rows, f"{FOREST_MARKS[number]}-", color=shade, mfc="white", ms=4.5, lw=1.0, label=name)
+    axes.set_xlabel("masked rollouts")
+    axes.set_ylabel(words)
 
 
 def _simulated(table: pd.DataFrame) -> str:
@@ -388,8 +409,14 @@ def save(figure: Figure, path: Path) -> Figure:
     return figure
 
 
+def shown(figure: Figure) -> Figure:
+    """Return a figure for display once, without a file."""
+    plt.close(figure)
+    return figure
+
+
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """Set the look of all figures."""
     with sns.axes_style("whitegrid"), sns.plotting_context("paper"):
         yield
@@ -424,7 +451,7 @@ def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool
     return True
 
 
-def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
+def intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
     """Draw a zero line and one horizontal interval a row."""
     axes.axvline(0.0, color="black", lw=0.9)
     axes.errorbar(

@@ -1,8 +1,9 @@
 """Before a run: what a gate of a given size, design and success rate will be able to say (METHOD section 13).
 
 Rewards are taken as 0 or 1 with a probability of the task's own. With w the mean within-task variance of one rollout,
-the paired difference of a masked and a bare run has variance 2w, and rows of one task share the bare run's. Effects
-that differ between tasks add to that. M19's covariance follows from the moments of the masks; nothing is fitted here.
+the paired difference of a masked and a bare run has variance 2w, and rows of one task share the bare run's, which is
+w / b where b bare runs are averaged. Effects that differ between tasks add to that. M19's covariance follows from the
+moments of the masks; nothing is fitted here.
 """
 
 import bisect
@@ -43,6 +44,7 @@ class Setting:
         design: of the masks.
         spread: standard deviation over tasks of the effect of a factor, in units of reward; taken alike for all
             factors and unrelated between them.
+        bare_samples: bare rollouts a task whose mean is its bare reward; the protocol has one (M18).
     """
 
     versions: tuple[int, ...]
@@ -52,6 +54,7 @@ class Setting:
     masked_samples: int = 1
     design: Design = "independent"
     spread: float = 0.0
+    bare_samples: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no gate can be."""
@@ -62,6 +65,7 @@ class Setting:
             (not 0 < self.success < 1, "success", "a share between 0 and 1"),
             (not 0 <= self.between < 1, "between", "a share from 0 and below 1"),
             (not 0 <= self.spread < 1, "spread", "a standard deviation from 0 and below 1"),
+            (self.bare_samples < 1, "bare_samples", "1 or more"),
             (self.masked_samples < 1 or (paired and self.masked_samples % 2 == 1), "masked_samples", "at least 1, even "
              "for pairs of masks"),
         )  # fmt: skip
@@ -74,7 +78,7 @@ class Setting:
     @property
     def rollouts(self) -> int:
         """Masked and bare rollouts together."""
-        return self.tasks * (self.masked_samples + 1)
+        return self.tasks * (self.masked_samples + self.bare_samples)
 
     @property
     def draws(self) -> int:
@@ -161,7 +165,7 @@ def covariance(setting: Setting) -> FloatArray:
     mean, products = mask_moments(setting.versions)
     inverse, rows = np.linalg.inv(products), setting.tasks * setting.masked_samples
     within = setting.success * (1 - setting.success) * (1 - setting.between)
-    noise = within * (products + _total_products(setting) / setting.masked_samples)
+    noise = within * (products + _total_products(setting) / (setting.masked_samples * setting.bare_samples))
     if setting.spread:
         uneven = _squared_information(setting.versions, setting.masked_samples, setting.design)
         noise += setting.spread**2 * uneven / setting.masked_samples

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shopskill_lib import floors, noise, protocol, replicates, resampling, workbench
+from shopskill_lib import floors, noise, pairing, protocol, replicates, resampling, workbench
 from shopskill_lib.errors import InputError, MissingError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.floors import Coefficients, Floor, Noise, Side
@@ -125,7 +125,7 @@ def _floor(
 ) -> Floor:
     """Return the floor of a split from its episodes."""
     task_ids = [task.task_id for task in bench.tasks(split)]
-    runs = {name: _runs(sets, task_ids, name) for name in protocol.SCORES}
+    runs = {name: _runs(sets, task_ids, name) for name in pairing.SCORES}
     outcomes = {name: noise.scatter(values, *draws) for name, values in runs.items()}
     lost = [f"{task}/{sample}" for arm in ("bare", ARM) for task, sample in _lost(sets[arm])]
     _refuse_unknown(outcomes[PRIMARY], lost, bench, split)

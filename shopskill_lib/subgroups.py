@@ -125,9 +125,10 @@ class Subgroups:
         ]
         if apart:
             return f"Effects that differ between groups: {', '.join(apart)}."
-        if all(item.p_holm is None for item in self.groupings):
-            return "Whether an effect differs between groups could not be tested."
-        return "No factor's effect is shown to differ between groups."
+        tested = [item.name for item in self.groupings if item.p_holm is not None]
+        if not tested:
+            return "Whether an effect differs between groups of tasks could not be tested."
+        return f"No factor's effect is shown to differ between groups of tasks by {', '.join(tested)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; what could not be estimated is None, with its reason."""
@@ -279,7 +280,7 @@ def between_groups(effects: FloatArray, errors: FloatArray) -> float:
     effects, errors = effects[:, varying], errors[:, varying]
 
     def excess(square: float) -> float:
-        return _weighted_squares(effects, errors, square) - effects.shape[1] * (len(effects) - 1)
+        return _weighted_squares(effects, errors, square) - float(effects.shape[1] * (len(effects) - 1))
 
     if excess(0.0) <= 0:
         return 0.0

@@ -124,6 +124,7 @@ ORDER = [
     "cells",
     "observations",
     "selection",
+    "pilots",
     "planning",
     "comparison",
     "gates",
@@ -164,6 +165,7 @@ ORDER = [
     "stages",
     "tables",
     "plots",
+    "charts",
     "viewer",
     "report",
     "parameters",
@@ -186,7 +188,7 @@ HOMES = {
     "openai": {"exchange"},
     "httpx2": {"exchange", "models", "simulated.wire", "shops.door"},
     "tqdm": {"workers"},
-    "matplotlib": {"plots"},
+    "matplotlib": {"plots", "charts"},
     "seaborn": {"plots"},
     "papermill": {"parameters", "run"},
     "nbconvert": {"report"},
@@ -194,7 +196,7 @@ HOMES = {
     "yaml": {"parameters"},
     "argparse": {"console", "cli", "pool", "rank", "run", "shops.serve", "simulated.__main__", "doctor", "checkup"},
 }
-"""Packages that only one module may import."""
+"""Packages that only these modules may import."""
 
 ARRAYS_ONLY = {
     "masks",

@@ -11,7 +11,9 @@ from shopskill_lib import parameters
 from shopskill_lib.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MORE = sorted((ROOT / "notebooks" / "more").glob("*.ipynb"))
+"""Notebooks that no run executes."""
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -19,7 +21,7 @@ def cells(path: Path, kind: str) -> list[dict[str, Any]]:
     return [cell for cell in document["cells"] if cell["cell_type"] == kind]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *MORE], ids=lambda path: path.stem)
 def test_notebook_is_thin(path: Path) -> None:
     """The parameters cell is a list with a remark a line; its length is the number of parameters."""
     every = cells(path, "code")
@@ -34,12 +36,12 @@ def test_notebook_is_thin(path: Path) -> None:
         assert not text.lstrip().startswith(("%", "!"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *MORE], ids=lambda path: path.stem)
 def test_notebook_is_stored_without_outputs(path: Path) -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells(path, "code"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *MORE], ids=lambda path: path.stem)
 def test_parameters_are_tagged_and_typed(path: Path) -> None:
     tagged = [cell for cell in cells(path, "code") if "parameters" in cell["metadata"].get("tags", [])]
     assert len(tagged) == 1
@@ -60,7 +62,7 @@ def test_defaults_equal_the_embedded_parameters() -> None:
 
 def test_defaults_equal_those_of_the_settings() -> None:
     known = {name: field.default for name, field in Settings.model_fields.items()}
-    for path in NOTEBOOKS:
+    for path in [*NOTEBOOKS, *MORE]:
         defaults = parameters.declared(path)
         assert {name: known[name] for name in defaults if name in known} == {
             name: value for name, value in defaults.items() if name in known

@@ -133,16 +133,17 @@ def test_a_line_through_checkpoints_is_a_contrast_of_statsmodels() -> None:
         [shown[:, 0] * (numbers == k) for k in (0, 1, 3)] + [shown[:, 1] * (numbers == k) for k in (0, 3)]
     )
     delta = masks @ [0.4, 0.3, 0.0, 0.1, 0.1] + 0.3 * rng.normal(size=600) + 0.3 * rng.normal(size=150)[tasks]
-    table = drift.over(delta, masks, names, tasks, 4).set_index("chunk")
+    table = drift.over(delta, masks, names, tasks, 4)
     fit = sm.OLS(delta, masks.astype(float)).fit(cov_type="cluster", cov_kwds={"groups": tasks}, use_t=True)
     position = np.array([0, 1 / 3, 1])
     slope = (position - position.mean()) / np.sum((position - position.mean()) ** 2)
     expected = fit.t_test(np.array([[*slope, 0, 0]]))
-    assert table.loc["a", "trend"] == pytest.approx(expected.effect[0], abs=1e-10)
-    assert table.loc["a", ["trend_low", "trend_high"]].tolist() == pytest.approx(expected.conf_int(0.025)[0], abs=1e-10)
-    assert table.loc["a", ["trend_label", "drift_label"]].tolist() == ["internalized", "internalized"]
-    assert table.loc["b", "checkpoints"] == 2
-    assert table.loc["b", ["trend", "trend_low", "trend_high", "trend_label"]].isna().all()
+    line, none = table.to_dict("records")
+    assert line["trend"] == pytest.approx(expected.effect[0], abs=1e-10)
+    assert [line["trend_low"], line["trend_high"]] == pytest.approx(expected.conf_int(0.025)[0], abs=1e-10)
+    assert line["trend_label"] == line["drift_label"] == "internalized"
+    assert (none["chunk"], none["checkpoints"]) == ("b", 2)
+    assert all(pd.isna(none[name]) for name in ("trend", "trend_low", "trend_high", "trend_label"))
 
 
 def test_a_trend_over_three_checkpoints_is_told(run: Callable[..., Path]) -> None:

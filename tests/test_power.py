@@ -38,7 +38,7 @@ def simulated_estimates(setting: Setting, effects: FloatArray, gates: int, seed:
         X = shown(setting.versions, setting.tasks, samples, setting.design, gate % 40)
         base = rng.beta(setting.success * spread, (1 - setting.success) * spread, setting.tasks)
         masked = rng.random(len(X)) < np.repeat(base, samples) + X @ effects
-        bare = np.repeat(rng.random(setting.tasks) < base, samples)
+        bare = np.repeat(rng.binomial(setting.bare_samples, base) / setting.bare_samples, samples)
         found.append(np.linalg.lstsq(X, masked.astype(float) - bare)[0])
     return np.array(found)
 
@@ -86,6 +86,25 @@ def test_effects_that_differ_between_tasks_enlarge_errors_as_predicted(
     assert ratio == pytest.approx(np.ones(7), abs=0.1)
     assert ratio.mean() == pytest.approx(1.0, abs=0.03)
     assert power.standard_errors(setting).min() > 1.15 * power.standard_errors(replace(setting, spread=0.0)).min()
+
+
+@pytest.mark.parametrize("choice", [("independent", 1, 2), ("independent", 4, 3), ("complementary", 4, 2)])
+def test_averaged_bare_runs_have_the_predicted_errors(choice: tuple[Design, int, int]) -> None:
+    design, samples, bare = choice
+    setting = Setting((1, 1, 1, 2, 2, 3), 240 // samples, 0.5, 0.2, samples, design, bare_samples=bare)
+    found = simulated_estimates(setting, np.zeros(10), 800).std(axis=0)
+    assert np.mean(found / power.standard_errors(setting)) == pytest.approx(1.0, abs=0.03)
+    assert setting.rollouts == setting.tasks * (samples + bare)
+    with pytest.raises(ParameterError, match="bare_samples"):
+        replace(setting, bare_samples=0)
+
+
+def test_the_best_split_of_a_budget_has_one_bare_run_a_task() -> None:
+    """More would pay under independent masks alone, which pairs beat anyway."""
+    question = planning.Question(0.45, 0.2, 10, 2, spread=0.0)
+    table = planning.allocate(question, 1600, (1, 2, 3, 4))
+    assert table["bare a task"][0] == 1
+    assert table.loc[table["design"] == "independent", "bare a task"].iloc[0] > 1
 
 
 def test_complementary_masks_have_the_marginals_of_independent_ones_and_differ_within_every_pair() -> None:

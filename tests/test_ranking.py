@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from shopskill_lib import contest, gates, lineup, looks, parameters, plots, protocol, rank, ranking
+from shopskill_lib import charts, contest, gates, lineup, looks, parameters, protocol, rank, ranking
 from shopskill_lib.console import respond
 from shopskill_lib.errors import DesignError, InputError, LookError, MissingError, ParameterError
 from shopskill_lib.files import write_json
@@ -333,7 +333,7 @@ def test_one_random_set_or_none_and_no_fresh_masks() -> None:
     assert none.sets.spearman.reason == "fewer than three to compare"
     assert set(none.agreements()["over"]) == {"sets"}
     for found in (one, none):
-        for figure in (plots.contrasts(found), plots.calibration(found)):
+        for figure in (charts.contrasts(found), charts.calibration(found)):
             figure.canvas.draw()
             assert figure.axes[0].get_title().startswith("simulated: ")
             plt.close(figure)

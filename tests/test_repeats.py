@@ -17,7 +17,7 @@ from scripted import buyer, is_question, serve
 from stopping import Gate
 from test_cli import ROOT, assert_refused, shopskill
 
-from shopskill_lib import claim, cli, floors, plots, protocol, repeats
+from shopskill_lib import claim, cli, floors, pairing, plots, protocol, repeats
 from shopskill_lib.errors import InputError, MissingError
 from shopskill_lib.files import write_json
 from shopskill_lib.floors import Floor
@@ -109,7 +109,7 @@ def test_the_record_holds_what_the_episodes_say(measured: tuple[Path, str]) -> N
     assert floor.outcomes["reward"].within.value == pytest.approx(
         np.mean(np.var(list(rewards.values()), axis=1, ddof=1))
     )
-    assert set(floor.outcomes) == set(protocol.SCORES)
+    assert set(floor.outcomes) == set(pairing.SCORES)
     assert floor.coefficients is not None and floor.coefficients.rows == VAL
     assert set(floor.coefficients.half_widths) == {"query", "price", "calm"}
     assert 0 < floor.coefficients.single < floor.coefficients.largest
@@ -250,7 +250,7 @@ def test_figures_show_the_floor_as_a_band_and_nothing_without_one(finished: Path
     assert sizes == pytest.approx(sorted(floor.half_widths.values()))
     assert all(bar.get_x() == pytest.approx(-bar.get_width() / 2) for bar in bands["gate"])
     half = floor_of(run, "test").outcomes["reward"].half_width.value
-    assert bands["test"][0].get_width() / 2 == pytest.approx(half) and len(bands["test"]) == len(protocol.SCORES)
+    assert bands["test"][0].get_width() / 2 == pytest.approx(half) and len(bands["test"]) == len(pairing.SCORES)
 
 
 def told(run: Path) -> tuple[str, str]:

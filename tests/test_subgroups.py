@@ -71,7 +71,7 @@ def test_without_a_difference_all_groups_get_the_common_effect() -> None:
     twice = study(
         np.tile(delta, 2), np.tile(masks, (2, 1)), np.arange(800), NAMES, {"category": ["a"] * 400 + ["b"] * 400}
     )
-    assert twice.verdict() == "No factor's effect is shown to differ between groups."
+    assert twice.verdict() == "No factor's effect is shown to differ between groups of tasks by category."
     assert twice.groupings[0].tau == 0
     assert twice.groupings[0].shrunken == pytest.approx(twice.groupings[0].effects, abs=1e-12)
 
@@ -96,7 +96,7 @@ def test_small_torn_and_empty_groups_are_named_and_left_out() -> None:
     assert left["(empty)"] == "20 pairs, not described"
     assert left["torn"] == left["a"].replace("100", "30") == "30 pairs, some of its tasks are in other groups too"
     assert found.to_frame().empty
-    assert found.verdict() == "Whether an effect differs between groups could not be tested."
+    assert found.verdict() == "Whether an effect differs between groups of tasks could not be tested."
     assert "tiny: 11 pairs" in found.rows()[0][1]
 
 
