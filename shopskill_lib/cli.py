@@ -18,8 +18,8 @@ from shopskill_lib.text import is_han
 
 
 def main() -> int:
-    """Run one command and return its exit code; three commands take this process over, signals and all."""
-    if sys.argv[1:2] in (["run"], ["doctor"], ["pool"]):
+    """Run one command and return its exit code; some commands take this process over, signals and all."""
+    if sys.argv[1:2] in (["run"], ["doctor"], ["pool"], ["rank"]):
         os.execv(sys.executable, [sys.executable, "-m", f"shopskill_lib.{sys.argv[1]}", *sys.argv[2:]])
     return respond(_parser())
 
@@ -70,6 +70,7 @@ def _parser() -> Parser:
 
     commands.add_parser("doctor", help="check a set-up before it costs anything", add_help=False)
     commands.add_parser("pool", help="several gates of the same chunks as one analysis", add_help=False)
+    commands.add_parser("rank", help="a finished gate's ranking on tasks that it has not seen", add_help=False)
     commands.add_parser("run", help="run the notebooks with a YAML of parameters", add_help=False)
     return parser
 

@@ -15,8 +15,11 @@ REPLICATION = "replication.json"
 ROUNDS = ("online/round_*", "online/.round_*.staging")
 """Folders of finished rounds, and of the one at work."""
 
-LABELS = ("gate_a_stage_*.json", f"replications/*/{REPLICATION}")
-"""Looks at the validation tasks beside the gates: they label and select nothing (M23)."""
+RANKING = Path("ranking", "ranking.json")
+"""Frozen record of a ranking study, in the run folder."""
+
+LABELS = ("gate_a_stage_*.json", f"replications/*/{REPLICATION}", str(RANKING))
+"""Looks at the validation tasks beside the gates: they select nothing (M23)."""
 
 
 def freeze(path: Path, record: dict[str, Any], key: dict[str, Any], new_look: str = "") -> dict[str, Any]:

@@ -62,14 +62,14 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | N
         floor: the noise floor of these pairs; drawn as a band, where its repeats are independent.
     """
     frame = _sorted(gate)
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(8.0, 1.9 + 0.3 * len(frame)), layout="constrained")
         if floor is not None and floor.coefficients is not None:
             _band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
         together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
         low, high = together["simultaneous_low"], together["simultaneous_high"]
         axes.hlines(range(len(frame)), low, high, color="0.75", lw=4, label="all at once, 95 %")
-        _intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
+        intervals(axes, frame["coefficient"], frame["ci_low"], frame["ci_high"])
         axes.plot(together["shrunken"], range(len(frame)), "x", color="black", ms=5, label="shrunken estimate")
         for status, (marker, colour) in STATUS_MARKS.items():
             rows = np.flatnonzero(frame["status"] == status)
@@ -92,7 +92,7 @@ def components(gate: Gate) -> Figure:
     """Draw the same factors on every other outcome as small panels with one common scale."""
     order = _sorted(gate)
     names = [name for name in gate.outcomes if name != PRIMARY and _is_score(name)]
-    with _style():
+    with style():
         figure, panels = plt.subplots(
             1,
             max(len(names), 1),
@@ -105,7 +105,7 @@ def components(gate: Gate) -> Figure:
         for axes, name in zip(panels[0], names, strict=False):
             fitted = gate.outcomes[name].fit.to_frame().set_index("intervention_id")
             rows = fitted.reindex(order["intervention_id"])
-            _intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
+            intervals(axes, rows["coefficient"], rows["ci_low"], rows["ci_high"])
             axes.plot(rows["coefficient"], range(len(order)), "o", color="black", ms=4)
             axes.set_title(_plain(name))
         panels[0, 0].set_yticks(range(len(order)), order["label"])
@@ -128,7 +128,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
     parts = [(score, np.ones(len(score)), "equipped minus bare, score")]
     if len(costs):
         parts.append((costs, costs["bare"].to_numpy() / 100, "equipped minus bare, % of bare"))
-    with _style():
+    with style():
         figure, panels = plt.subplots(
             1,
             len(parts),
@@ -138,7 +138,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
         )
         for axes, (part, unit, words) in zip(panels[0], parts, strict=True):
             low, middle, high = (part[name] / unit for name in ("ci_low", "delta", "ci_high"))
-            _intervals(axes, middle, low, high)
+            intervals(axes, middle, low, high)
             axes.plot(middle, range(len(part)), "o", color="black", ms=6)
             axes.set_yticks(range(len(part)), [_plain(name) for name in part["metric"]])
             axes.invert_yaxis()
@@ -154,7 +154,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
 
 def changes(comparison: Comparison) -> Figure:
     """Draw each task's reward difference, sorted: how many tasks gain, stay and lose, and by how much."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.6), layout="constrained")
         values = comparison.flips["delta"].to_numpy()
         axes.fill_between(np.arange(len(values)), values, step="mid", color="#0b4f8a", alpha=0.8, lw=0)
@@ -170,7 +170,7 @@ def funnel(table: pd.DataFrame) -> Figure:
     """Draw the steps from rollouts to eligible cards (`tables.funnel`), counts written beside the bars."""
     counts = table["count"]
     kinds = {"#0b4f8a": ~counts.index.str.startswith("no proposal"), "#b8b8b8": counts.index.str.startswith("no prop")}
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(counts)), layout="constrained")
         rows = np.arange(len(counts))
         for colour, chosen in kinds.items():
@@ -187,7 +187,7 @@ def funnel(table: pd.DataFrame) -> Figure:
 
 def stages(table: pd.DataFrame) -> Figure:
     """Draw eligible cards by workflow stage and channel (`tables.stages`)."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.9), layout="constrained")
         rows = np.arange(len(table))
         axes.barh(rows - 0.2, table["success cards"], 0.38, color="#0b4f8a", edgecolor="black", label="success cards")
@@ -211,7 +211,7 @@ def stages(table: pd.DataFrame) -> Figure:
 
 def support(table: pd.DataFrame) -> Figure:
     """Draw what every version of a draft rests on (`tables.provenance`), cards by channel."""
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(table)), layout="constrained")
         rows = np.arange(len(table))
         done, failed = table["success cards"], table["failure cards"]
@@ -236,7 +236,7 @@ def effects(table: pd.DataFrame) -> Figure:
     places = [(texts.index(text), gates.index(gate)) for text, gate in zip(cells["text"], cells["gate"], strict=True)]
     values[tuple(np.transpose(places))] = cells["alpha"].astype(float)
     reach = float(np.nanmax(np.abs(values), initial=0.01))
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(3.6 + 1.7 * len(gates), 1.4 + 0.36 * len(texts)), layout="constrained")
         image = axes.imshow(values, cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
         for (row, column), words in zip(places, _effect_words(cells), strict=True):
@@ -265,7 +265,7 @@ def forest(pool: Pool) -> Figure:
     own, names = pool.by_gate(), [member.name for member in pool.members]
     rows = {chunk: row for row, chunk in enumerate(pooled["chunk"])}
     step = 0.7 / (len(names) + 1)
-    with _style():
+    with style():
         height = 1.6 + len(rows) * (0.22 + 0.13 * (len(names) + 1))
         figure, axes = plt.subplots(figsize=(8.0, height), layout="constrained")
         for number, name in enumerate(names):
@@ -294,7 +294,7 @@ def _ascii(name: str, number: int) -> str:
 
 def gaps(table: pd.DataFrame) -> Figure:
     """Draw reward without and with the whole skill by round, their gap with its interval, and the skill's size."""
-    with _style():
+    with style():
         figure, (rewards, gap, size) = plt.subplots(1, 3, figsize=(9.0, 2.8), layout="constrained")
         rounds = table.index.to_numpy()
         rewards.plot(rounds, table["R_free"], "o--", color="#555555", label="R_free, no skill")
@@ -323,7 +323,7 @@ def plan_errors(table: pd.DataFrame, told: str) -> Figure:
         told: where its assumptions come from.
     """
     factor = power.detectable(1.0)
-    with _style():
+    with style():
         figure, axes = plt.subplots(figsize=(7.5, 3.8), layout="constrained")
         _by_design(axes, table, "std error", "largest standard error of a coefficient")
         right = axes.secondary_yaxis(
@@ -339,7 +339,7 @@ def plan_errors(table: pd.DataFrame, told: str) -> Figure:
 def plan_rule(table: pd.DataFrame, told: str) -> Figure:
     """Draw what the rule of M21-M22 is expected to do, by masked rollouts and design (`planning.compare`)."""
     names = table.index.unique("design")
-    with _style():
+    with style():
         figure, (found, useless, gain) = plt.subplots(1, 3, figsize=(10.5, 3.7), layout="constrained")
         _by_design(found, table, "P(helping selected)", "P(a helping chunk is selected)")
         _by_design(useless, table, "useless selected", "useless chunks selected, mean")
@@ -360,7 +360,7 @@ def plan_rule(table: pd.DataFrame, told: str) -> Figure:
 def plan_splits(table: pd.DataFrame, told: str) -> Figure:
     """Draw the standard error by rollouts a task, one panel a number of bare ones (`planning.allocate`)."""
     counts = sorted(table["bare a task"].unique())
-    with _style():
+    with style():
         figure, panels = plt.subplots(
             1, len(counts), figsize=(3.2 * len(counts), 3.2), sharey=True, squeeze=False, layout="constrained"
         )
@@ -416,7 +416,7 @@ def shown(figure: Figure) -> Figure:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """Set the look of all figures."""
     with sns.axes_style("whitegrid"), sns.plotting_context("paper"):
         yield
@@ -451,7 +451,7 @@ def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool
     return True
 
 
-def _intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
+def intervals(axes: Axes, middle: "pd.Series[float]", low: "pd.Series[float]", high: "pd.Series[float]") -> None:
     """Draw a zero line and one horizontal interval a row."""
     axes.axvline(0.0, color="black", lw=0.9)
     axes.errorbar(

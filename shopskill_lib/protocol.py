@@ -169,7 +169,7 @@ def gate_b(bench: Bench) -> Path:
     plan = plan_gate_b(bench)
     leaks.refuse(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
     sets = roll_out(bench, plan, "gate_b")
-    _refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
+    refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
     rows = [
         [*pairing.who(bench, task, 0, "test"), *pairing.pair(sets, "equipped", task.task_id, 0)]
         for task in bench.tasks("test")
@@ -427,10 +427,10 @@ def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
                     allowed="prompts that show exactly the chunks of the frozen mask (M20)",
                     todo="look at the episode; do not fit this gate",
                 )
-    _refuse_unlike_arms([*masked.scored, *bare.scored])
+    refuse_unlike_arms([*masked.scored, *bare.scored])
 
 
-def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
+def refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
     """Refuse episodes of different models, prompts or shops, naming the field (M20, M24)."""
     fields: dict[str, Callable[[Episode], object]] = {
         "model": lambda episode: episode.model.model_dump(),

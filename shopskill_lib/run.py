@@ -57,7 +57,7 @@ def execute(order: Order, purse: Purse) -> Path:
             continue
         if not order.given.get("observations"):
             _work(order, name, purse)
-        _run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
+        run_notebook(path, _place(order, name), run_dir, {**order.for_notebook(name), "run_dir": "."})
     if not order.settings.skill:
         _write_records(order)
     place = _place(order, list(order.chosen)[-1])
@@ -195,7 +195,7 @@ def _outcome(name: str, forecast: Forecast | None, policy: Tally, author: Tally)
     return f"{name}: {'; '.join(parts)}\n" if parts else ""
 
 
-def _run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
+def run_notebook(notebook: Path, place: Path, run_dir: Path, parameters: Mapping[str, Scalar]) -> None:
     """Execute one notebook with the run folder as its working folder; the executed copy stays in its place.
 
     A copy that stopped is kept beside the last good one, under another name. The kernel is killed when it is done: it
@@ -264,18 +264,23 @@ def _parser() -> Parser:
     return parser
 
 
-def _run(options: argparse.Namespace) -> str:
-    """Run the notebooks; answer with the selection table, looks, notes, verdicts and the report's place."""
+def stoppable(answer: Callable[[], str], command: str) -> str:
+    """Answer, or stop at SIGTERM and Ctrl-C, when whatever is in flight has been finished and kept."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _answer(options)
+        return answer()
     except KeyboardInterrupt:
         raise Interrupted(
             "stopped on request",
-            where="shopskill run",
+            where=command,
             allowed="stopping at any time: what was finished is kept",
             todo="repeat the same call to go on",
         ) from None
+
+
+def _run(options: argparse.Namespace) -> str:
+    """Run the notebooks; answer with the selection table, looks, notes, verdicts and the report's place."""
+    return stoppable(lambda: _answer(options), "shopskill run")
 
 
 def _answer(options: argparse.Namespace) -> str:

@@ -117,6 +117,7 @@ def generate_catalogue(
     train: int = 800,
     val: int = 400,
     test: int = 400,
+    more: int = 0,
 ) -> Catalogue:
     """Return a catalogue with its tasks; no two tasks share a product or a persona, so splits are disjoint.
 
@@ -127,15 +128,16 @@ def generate_catalogue(
         train: tasks of each split; val and test do not depend on the number of train tasks.
         val: see train.
         test: see train.
+        more: further val tasks, written after all others, so that those and the products stay what they are.
 
     Raises:
         ParameterError: a number below 0, or more tasks than products.
     """
-    wanted: list[tuple[Split, int]] = [("val", val), ("test", test), ("train", train)]
-    if min(train, val, test) < 0 or products < max(1, train + val + test):
+    wanted: list[tuple[Split, int]] = [("val", val), ("test", test), ("train", train), ("val", more)]
+    if min(train, val, test, more) < 0 or products < max(1, train + val + test + more):
         raise ParameterError(
-            f"{products} products are asked for, with {train}, {val} and {test} tasks",
-            where="products, train, val, test",
+            f"{products} products are asked for, with {train}, {val} and {test} tasks and {more} more",
+            where="products, train, val, test, more",
             allowed="numbers of at least 0, and at least as many products as tasks",
             todo="ask for more products or fewer tasks",
         )
