@@ -67,11 +67,10 @@ class Covariate:
 
     def sentence(self) -> str:
         """What it means."""
-        share = self.errors_adjusted / self.errors_paired
-        if share < 0.95:
+        if self.errors_adjusted < 0.95 * self.errors_paired:
             return (
                 f"one bare run says less of its task than the difference assumes; a fit that weighs it has errors "
-                f"{1 - share:.0%} smaller"
+                f"{1 - self.errors_adjusted / self.errors_paired:.0%} smaller"
             )
         return "weighing the bare run would gain hardly anything"
 

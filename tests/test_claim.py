@@ -83,6 +83,17 @@ def test_a_strong_effect_is_claimed_with_its_interval_and_the_rest_is_left_open(
     assert "nobody counts looks" in lines(noise, "Cost and looks")
 
 
+def alike(rows: Rows) -> None:
+    """Masked and bare runs earn the same, task by task: a shopper at temperature 0 that reads nothing."""
+    for number, row in enumerate(rows):
+        row["reward"] = row["bare_reward"] = str(number % 2)
+
+
+def test_arms_that_never_differ_have_a_sheet_too(gate_csv: GateWriter) -> None:
+    sheet = claim.of_gate(fit_gate(read_observations(gate_csv(change=alike)), resamples=100), claim.Known())
+    assert "No effect is told apart from 0" in lines(sheet, "What the intervals allow to say")
+
+
 def test_simulation_checkpoint_overlap_and_missing_pairs_are_told(gate_csv: GateWriter) -> None:
     def change(rows: Rows) -> None:
         for row in rows:

@@ -55,7 +55,9 @@ def test_run_fills_its_folder(finished: Path) -> None:
     assert {"gate_b.json", "test_observations.csv"} <= names
     assert {path.stem for path in (finished / "episodes").iterdir()} == {"train", "bare", "masked", "equipped"}
     assert [path.name for path in (finished / "online").glob("[!.]*")] == ["round_000"]
-    assert {"claim.md", "claim.html", "gate_a.json"} <= {path.name for path in (finished / "online/round_000").iterdir()}
+    assert {"claim.md", "claim.html", "gate_a.json"} <= {
+        path.name for path in (finished / "online/round_000").iterdir()
+    }
     gate = json.loads((finished / "gate_a.json").read_text(encoding="utf-8"))
     assert gate["simulated"] is True
     assert gate["verdict"].startswith("simulated")

@@ -124,7 +124,9 @@ def test_gate_and_draft_of_a_run_go_to_the_formats_of_others(made: Bench, tmp_pa
     found = formats.read(made.folder)
     assert found.gate is not None and found.pool is not None
     lost = formats.export(Import("run", gate=found.gate), formats.named("shopsimrl-gate"), tmp_path / "gate")
-    assert len(lost) == 1 and lost[0].startswith("of the gate, not held as they were: steps, prompt_tokens")
+    assert len(lost) == 1 and lost[0].startswith(
+        "of the gate, not held as they were: category, persona, difficulty, steps"
+    )
     ours, theirs = read_observations(made.folder), read_observations(tmp_path / "gate")
     assert theirs.factors == ours.factors and theirs.simulated
     assert (theirs.masks == ours.masks).all() and (theirs.delta("reward") == ours.delta("reward")).all()
