@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from conftest import FACTORS, GateWriter, gate_rows, to_csv
 
-from shopskill_lib import comparison, gates, observations, ols, tables
+from shopskill_lib import claim, comparison, gates, observations, ols, tables
 from shopskill_lib.errors import ParameterError
 from shopskill_lib.gates import Gate, compare_paired, fit_gate, read_comparison, read_observations
 
@@ -217,6 +217,30 @@ def test_missing_pairs_are_printed_with_both_arms_and_bounds(gate_csv: GateWrite
         assert row["masked_complete"] == pytest.approx(1 - lost[0] / whole)
         assert row["bare_complete"] == pytest.approx(1 - lost[1] / whole)
         assert row["worst_low"] < row["worst_high"]
+    assert {"worst_low", "worst_high", "masked_complete", "bare_complete"} <= set(tables.selection(gate))
+
+
+def test_groups_and_bootstrap_intervals_stand_in_the_tables_and_the_claim(gate_csv: GateWriter) -> None:
+    """A described simulated gate: a factor that helps one category only is told wherever the gate is read."""
+
+    def change(rows: list[dict[str, str]]) -> None:
+        for number, row in enumerate(rows):
+            row |= {"origin": "simulated shopper", "category": "甲" if number % 2 else "b", "bare_reward": "0"}
+            row["reward"] = "1" if number % 20 == 0 else row["search"] if number % 2 else "0"
+
+    gate = fit_gate(read_observations(gate_csv(pairs=200, change=change)), resamples=200)
+    table = tables.groups(gate)
+    assert set(zip(table["group"], table["pairs"], strict=True)) == {("甲", 100), ("b", 100)}
+    assert table["simulated"].all()
+    told = gate.differences()
+    assert told.startswith("simulated: Effects that differ between groups: search by category (Holm p = ")
+    (section,) = (part for part in claim.of_gate(gate, claim.Known()).sections if told in part.lines)
+    assert section.heading == "What the intervals allow to say"
+    assert {"effects by category", "effects between tasks"} <= set(tables.checks(gate).index)
+    drawn = tables.contributions(gate).query("outcome == 'reward'").set_index("intervention_id")
+    order = list(gate.outcomes["reward"].fit.names)
+    assert (drawn.loc[order, ["percentile_low", "percentile_high"]].to_numpy() == gate.bootstrap.percentile).all()
+    assert list(zip(drawn.loc[order, "bca_low"], drawn.loc[order, "bca_high"], strict=True)) == list(gate.bootstrap.bca)
 
 
 def test_a_perfect_fit_is_on_disk_without_infinity(write: Callable[..., Path]) -> None:

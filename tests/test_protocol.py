@@ -125,6 +125,12 @@ def test_a_difficulty_is_how_much_is_asked_for(bench: Bench) -> None:
     assert pairing.difficulty(two) == "6 or more requirements"
 
 
+def test_a_row_says_whether_a_persona_is_shown(bench: Bench) -> None:
+    task, at = bench.tasks("val")[0], pairing.DESCRIBED.index("persona")
+    assert pairing.who(bench, task, 0, "val")[at] == "shown"
+    assert pairing.who(bench, task.model_copy(update={"persona": None}), 0, "val")[at] == "none"
+
+
 def test_a_rewrite_shares_its_slot_in_the_files_that_the_gate_reads(bench: Bench) -> None:
     """Versions of one slot are one family for the gate (I9, I18), not two chunks."""
     rewrite = Rewrite(
