@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 
 from shopskill_lib import leaks, lineup, pairing, protocol
-from shopskill_lib.errors import DesignError, MissingError
+from shopskill_lib.errors import MissingError
 from shopskill_lib.files import write_bytes
 from shopskill_lib.lineup import Frozen, Plan, Wish
 from shopskill_lib.ranking import BARE, BOTTOM, FEW_SETS, FEW_TASKS, FRESH, RANDOM, TOP, TOTALS, Measured
 from shopskill_lib.records import Episode, canonical
-from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.workbench import Bench
 
@@ -42,7 +41,7 @@ def measure(bench: Bench, wish: Wish) -> Measured:
     plan = lineup.declare(bench, wish)
     episodes = lineup.planned(bench, plan)
     sets = protocol.roll_out(bench, episodes, STAGE)
-    prove(episodes, sets)
+    protocol.prove(episodes, sets)
     kept, notes = _complete(plan, sets, wish)
     gate = lineup.read_gate(bench.folder.parent)
     rewards = _rewards(plan, sets, kept)
@@ -60,36 +59,6 @@ def measure(bench: Bench, wish: Wish) -> Measured:
         totals=_totals(plan, gate),
         notes=(*notes, *_weak(plan, len(kept), gate), *([bench.agent.shop.note] if bench.agent.shop.note else [])),
     )
-
-
-def prove(plan: Sequence[Planned], sets: Mapping[str, RolloutSet]) -> None:
-    """Prove from the episodes that every arm was shown as planned and that nothing else differed (M20).
-
-    Raises:
-        DesignError: an episode was shown something else, arms differ in a named field, or equal prompts were planned
-            to differ.
-    """
-    wanted = {(item.arm, *item.key): item.treatment for item in plan}
-    scored = [episode for arm in sets.values() for episode in arm.scored]
-    prompts: dict[str, str] = {}
-    for episode in scored:
-        expected = wanted[episode.arm, *episode.key]
-        shown = {tuple(hint.id for hint in expected.hints)}
-        first = prompts.setdefault(episode.steps[0].prompt_digest, episode.treatment_sha256)
-        problems = (
-            (episode.treatment_sha256 != expected.sha256, "the treatment is not the planned one"),
-            ({step.hint_ids for step in episode.steps} != shown, "a step showed other chunks than planned"),
-            (first != episode.treatment_sha256, "an equal prompt was planned to show something else"),
-        )
-        for wrong, found in problems:
-            if wrong:
-                raise DesignError(
-                    found,
-                    where=f"arm {episode.arm}, task {episode.task_id}, sample {episode.sample}",
-                    allowed="prompts that show exactly what the frozen plan says (M20)",
-                    todo="look at the episode; do not use this ranking",
-                )
-    protocol.refuse_unlike_arms(scored)
 
 
 def _complete(plan: Plan, sets: Mapping[str, RolloutSet], wish: Wish) -> tuple[list[str], list[str]]:

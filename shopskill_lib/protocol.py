@@ -6,7 +6,7 @@ Each ends in a file of pairs, the same form that anybody's own pairs have, so th
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def gate_a(bench: Bench, stage: int = 0) -> Path:
     freeze_design(bench)
     freeze_texts(pool_of(bench), bench.folder / INTERVENTIONS)
     sets = roll_out(bench, plan, "gate_a")
-    prove(sets["masked"], sets["bare"], bench)
+    prove(plan, sets)
     note = replicates.compare([*sets["masked"].scored, *sets["bare"].scored]).note
     rows = [
         [
@@ -169,7 +169,7 @@ def gate_b(bench: Bench) -> Path:
     plan = plan_gate_b(bench)
     leaks.refuse(bench, {chunk.chunk_id: chunk for chunk in read_selected(bench.folder).chunks}, "test")
     sets = roll_out(bench, plan, "gate_b")
-    refuse_unlike_arms([*sets["equipped"].scored, *sets["bare"].scored])
+    prove(plan, sets)
     rows = [
         [*pairing.who(bench, task, 0, "test"), *pairing.pair(sets, "equipped", task.task_id, 0)]
         for task in bench.tasks("test")
@@ -399,38 +399,42 @@ def _warn_of_faults(steps: Sequence[Step]) -> None:
         )
 
 
-def prove(masked: RolloutSet, bare: RolloutSet, bench: Bench) -> None:
-    """Prove from the episodes that every mask was shown as assigned and that nothing else differed (M20).
+def prove(plan: Sequence[rollouts.Planned], sets: Mapping[str, RolloutSet]) -> None:
+    """Prove from the episodes that every arm was shown as assigned and that nothing else differed (M20, M24).
+
+    Args:
+        plan: what was frozen before the first rollout.
+        sets: arm -> its episodes.
 
     Raises:
         DesignError: an episode was shown something else, arms differ in a named field, or equal prompts carry
-            different masks.
+            different treatments.
     """
-    drawn = assign(bench)
-    wanted = dict(zip(zip(drawn.task_ids, drawn.samples, strict=True), drawn.masks, strict=True))
+    wanted = {(item.arm, *item.key): item.treatment for item in plan}
+    scored = [episode for arm in sets.values() for episode in arm.scored]
     prompts: dict[str, str] = {}
-    for episode in (*masked.scored, *bare.scored):
-        expected = _masked(bench, wanted[episode.key].tolist()) if episode.arm == "masked" else BARE
+    for episode in scored:
+        expected = wanted[episode.arm, *episode.key]
         shown = tuple(hint.id for hint in expected.hints)
         steps = {step.hint_ids for step in episode.steps}
         first = prompts.setdefault(episode.steps[0].prompt_digest, episode.treatment_sha256)
         problems = (
             (episode.treatment_sha256 != expected.sha256, "the treatment is not the assigned one"),
             (steps != {shown}, "a step showed other chunks than assigned"),
-            (first != episode.treatment_sha256, "an equal prompt carries another mask elsewhere"),
+            (first != episode.treatment_sha256, "an equal prompt carries another treatment elsewhere"),
         )
         for wrong, found in problems:
             if wrong:
                 raise DesignError(
                     found,
                     where=f"arm {episode.arm}, task {episode.task_id}, sample {episode.sample}",
-                    allowed="prompts that show exactly the chunks of the frozen mask (M20)",
-                    todo="look at the episode; do not fit this gate",
+                    allowed="prompts that show exactly what was frozen before the first rollout (M20)",
+                    todo="look at the episode; do not fit or compare these arms",
                 )
-    refuse_unlike_arms([*masked.scored, *bare.scored])
+    _refuse_unlike_arms(scored)
 
 
-def refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
+def _refuse_unlike_arms(episodes: Sequence[Episode]) -> None:
     """Refuse episodes of different models, prompts or shops, naming the field (M20, M24)."""
     fields: dict[str, Callable[[Episode], object]] = {
         "model": lambda episode: episode.model.model_dump(),

@@ -255,11 +255,14 @@ def welch(effects: FloatArray, errors: FloatArray, freedom: FloatArray) -> float
 
     Args:
         effects: (G,) estimates, G >= 2.
-        errors: (G,) their standard errors; estimates without any error differ for certain or not at all.
+        errors: (G,) their standard errors; estimates without any error differ for certain or not at all, and where
+            only some have none nothing is tested.
         freedom: (G,) degrees of freedom of the errors.
     """
-    if not (errors > 0).all():
-        return 1.0 if np.ptp(effects) == 0 else 0.0 if not errors.any() else 1.0
+    if not errors.any():
+        return float(np.ptp(effects) == 0)
+    if not errors.all():
+        return 1.0
     G, weights = len(effects), errors**-2.0
     shares = weights / weights.sum()
     q = float(np.sum(weights * (effects - shares @ effects) ** 2)) / (G - 1)

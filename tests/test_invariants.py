@@ -361,9 +361,10 @@ def test_i14_bare_runs_are_of_the_gates_checkpoint_and_reused_there_only(done: W
     assert {one.model.checkpoint for one in bare.scored} == {"another"}
     assert not {one.identity for one in bare.scored} & bought
     seed = bench.settings.rollout_seed
-    masked = rollouts.load(protocol.plan_gate_a(bench), bench.agent, bench.folder, rollout_seed=seed)["masked"]
+    gate = protocol.plan_gate_a(bench)
+    masked = rollouts.load(gate, bench.agent, bench.folder, rollout_seed=seed)["masked"]
     with pytest.raises(DesignError, match="model differs"):
-        protocol.prove(masked, bare, bench)
+        protocol.prove(gate, {"masked": masked, "bare": bare})
 
 
 DECIDED = (

@@ -66,19 +66,19 @@ def first(arm: RolloutSet) -> Episode:
 
 
 def test_episodes_that_were_shown_their_masks_are_proven(bench: Bench, sets: dict[str, RolloutSet]) -> None:
-    protocol.prove(sets["masked"], sets["bare"], bench)
+    protocol.prove(protocol.plan_gate_a(bench), sets)
 
 
 def test_another_treatment_is_found(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     wrong = changed(sets["masked"], treatment_sha256=protocol.BARE.sha256)
     with pytest.raises(DesignError, match="the treatment is not the assigned one"):
-        protocol.prove(wrong, sets["bare"], bench)
+        protocol.prove(protocol.plan_gate_a(bench), {**sets, "masked": wrong})
 
 
 def test_a_step_that_showed_something_else_is_found(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     steps = tuple(step.model_copy(update={"hint_ids": ("price", "query")}) for step in first(sets["bare"]).steps)
     with pytest.raises(DesignError, match="a step showed other chunks than assigned"):
-        protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
+        protocol.prove(protocol.plan_gate_a(bench), {**sets, "bare": changed(sets["bare"], steps=steps)})
 
 
 def test_equal_prompts_never_carry_different_masks(bench: Bench, sets: dict[str, RolloutSet]) -> None:
@@ -86,14 +86,14 @@ def test_equal_prompts_never_carry_different_masks(bench: Bench, sets: dict[str,
     digest = shown.steps[0].prompt_digest
     bare = first(sets["bare"])
     steps = (bare.steps[0].model_copy(update={"prompt_digest": digest}), *bare.steps[1:])
-    with pytest.raises(DesignError, match="an equal prompt carries another mask"):
-        protocol.prove(sets["masked"], changed(sets["bare"], steps=steps), bench)
+    with pytest.raises(DesignError, match="an equal prompt carries another treatment"):
+        protocol.prove(protocol.plan_gate_a(bench), {**sets, "bare": changed(sets["bare"], steps=steps)})
 
 
 def test_a_differing_field_is_named(bench: Bench, sets: dict[str, RolloutSet]) -> None:
     other = first(sets["bare"]).model.model_copy(update={"checkpoint": "another"})
     with pytest.raises(DesignError, match="model differs"):
-        protocol.prove(sets["masked"], changed(sets["bare"], model=other), bench)
+        protocol.prove(protocol.plan_gate_a(bench), {**sets, "bare": changed(sets["bare"], model=other)})
 
 
 def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None:
@@ -114,6 +114,12 @@ def test_gate_a_ends_in_pairs_and_gate_b_needs_a_selection(bench: Bench) -> None
     selected = protocol.write_selected(bench, ("price",)).read_text(encoding="utf-8")
     assert "simulated" in selected
     assert "equipped_reward" in protocol.gate_b(bench).read_text(encoding="utf-8").splitlines()[0]
+    path = bench.folder / "episodes" / "equipped.jsonl"
+    kept = path.read_text(encoding="utf-8")
+    path.write_text(kept.replace('"hint_ids":["price"],"obs', '"hint_ids":["query"],"obs', 1), encoding="utf-8")
+    with pytest.raises(DesignError, match="a step showed other chunks than assigned"):
+        protocol.gate_b(bench)
+    path.write_text(kept, encoding="utf-8")
 
 
 def test_a_difficulty_is_how_much_is_asked_for(bench: Bench) -> None:

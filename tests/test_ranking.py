@@ -155,20 +155,20 @@ def test_an_episode_that_was_shown_something_else_is_refused(run: Path) -> None:
     contest.measure(bench, WISH)
     plan = lineup.planned(bench, lineup.declare(bench, WISH))
     sets = protocol.roll_out(bench, plan, contest.STAGE)
-    contest.prove(plan, sets)
+    protocol.prove(plan, sets)
     key, episode = next(iter(sets["top"].episodes.items()))
     steps = (episode.steps[0].model_copy(update={"hint_ids": ("calm",)}), *episode.steps[1:])
     digest = next(iter(sets["bare"].episodes.values())).steps[0].prompt_digest
     alike = (episode.steps[0].model_copy(update={"prompt_digest": digest}), *episode.steps[1:])
     for changed, message in (
-        ({"treatment_sha256": "0" * 64}, "not the planned one"),
+        ({"treatment_sha256": "0" * 64}, "not the assigned one"),
         ({"steps": steps}, "showed other chunks"),
         ({"steps": alike}, "equal prompt"),
         ({"shop": {"elsewhere": 1}}, "shop differs"),
     ):
         wrong = {**sets["top"].episodes, key: episode.model_copy(update=changed)}
         with pytest.raises(DesignError, match=message):
-            contest.prove(plan, {**sets, "top": replace(sets["top"], episodes=wrong)})
+            protocol.prove(plan, {**sets, "top": replace(sets["top"], episodes=wrong)})
 
 
 def test_what_cannot_be_ranked_is_refused_before_anything_is_bought(run: Path) -> None:

@@ -104,6 +104,7 @@ def test_estimates_without_error_agree_or_do_not() -> None:
     freedom = np.array([10.0, 10.0])
     assert welch(np.array([0.1, 0.1]), np.zeros(2), freedom) == 1.0
     assert welch(np.array([0.1, 0.2]), np.zeros(2), freedom) == 0.0
+    assert welch(np.array([0.1, 0.9]), np.array([0.0, 0.01]), freedom) == 1.0, "one error is not known: no test"
 
 
 def test_effects_between_tasks_need_several_independent_samples() -> None:
