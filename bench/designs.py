@@ -36,7 +36,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from truth import measure_gate, open_shop
 
-from shopskill_lib import folders, masks, ols
+from shopskill_lib import folders, masks, ols, optimal
 from shopskill_lib.lab import truth
 from shopskill_lib.masks import Design, Slot
 from shopskill_lib.records import Language
@@ -51,8 +51,15 @@ DRAFTS = {"16 chunks": (1,) * 16, "12 chunks and 2 with a rewrite": (1,) * 12 + 
 TASKS = {"Beta(0.8, 1.2)": (0.8, 1.2), "Beta(0.5, 0.5)": (0.5, 0.5), "Beta(3, 0.5)": (3.0, 0.5)}
 SIMULATED: tuple[Choice, ...] = (
     ("independent", 1), ("independent", 2), ("complementary", 2), ("balanced", 2), ("balanced", 4), ("balanced", 8),
+    ("d_optimal", 1), ("d_optimal", 3),
 )  # fmt: skip
-IN_SHOP: tuple[Choice, ...] = SIMULATED[:-1]
+IN_SHOP: tuple[Choice, ...] = tuple(choice for choice in SIMULATED if choice != ("balanced", 8))
+
+SINGLE: tuple[Design, ...] = ("independent", "d_optimal")
+"""Designs of one masked rollout a task."""
+
+SEARCHED = 50
+"""D-optimal masks that simulated gates use in turn: a search takes about a second."""
 
 
 @dataclass
@@ -80,8 +87,12 @@ def simulate(
     number = np.repeat(np.arange(len(ids)), samples)
     rng = np.random.default_rng([seed, samples, masked])
     found = {kind: (Tally(), true_coefficients(versions, shape)) for kind, shape in TASKS.items()}
+    drawn: list[IntArray] = []
     for repetition in range(repetitions):
-        shown = masks.assign(repetition, "val", ids, slots, samples, design).masks
+        number_of_masks = repetition % SEARCHED if design == "d_optimal" else repetition
+        if repetition == number_of_masks:
+            drawn.append(masks.assign(repetition, "val", ids, slots, samples, design).masks)
+        shown = drawn[number_of_masks]
         for kind, shape in TASKS.items():
             base = rng.beta(*shape, len(ids))
             bare = rng.random(len(ids)) < base
@@ -133,26 +144,12 @@ def figures(found: tuple[Tally, FloatArray], columns: NDArray[np.bool_]) -> tupl
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Covariance of M19's coefficients under given masks, in units of the variance of one rollout.
+    """Covariance of M19's coefficients under (tasks, samples, slots) states, in units of one rollout's variance.
 
-    States are (..., tasks, samples, slots); a constant is the last column of what they show.
+    A constant is the last column of what they show.
     """
 
     versions: tuple[int, ...]
-
-    def show(self, states: IntArray) -> FloatArray:
-        """(..., tasks, samples, K + 1) columns, the last of ones."""
-        slot = np.repeat(np.arange(len(self.versions)), self.versions)
-        state = np.concatenate([np.arange(1, count + 1) for count in self.versions])
-        shown = (states[..., slot] == state).astype(float)
-        return np.concatenate([shown, np.ones((*shown.shape[:-1], 1))], axis=-1)
-
-    def moments(self, states: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Sums of products of the columns over rows, and of their sums over tasks."""
-        shown = self.show(states)
-        total = shown.sum(axis=-2)
-        rows = np.einsum("...tik,...til->...kl", shown, shown, optimize=True)
-        return rows, np.einsum("...tk,...tl->...kl", total, total, optimize=True)
 
     def covariance(self, rows: FloatArray, tasks: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(..., K, K) covariance without a constant, and (...) variance of the constant beside the factors."""
@@ -163,7 +160,7 @@ class Yardstick:
 
     def errors(self, states: IntArray) -> FloatArray:
         """Root of the mean variance, root of the determinant's K-th root, error of the shift (infinite if aliased)."""
-        rows, tasks = self.moments(states)
+        rows, tasks = (moment.sum(axis=0) for moment in optimal.moments(states, self.versions))
         known, shift = self.covariance(rows, tasks)
         determinant = np.exp(np.linalg.slogdet(known)[1] / len(known))
         aliased = np.linalg.matrix_rank(rows) < len(rows)
@@ -178,7 +175,7 @@ def exchange(yard: Yardstick, states: IntArray, largest_shift: float, proposals:
     """
     rng, each, states = np.random.default_rng(seed), np.arange(64), states.copy()
     samples, slots = states.shape[1:]
-    rows, tasks = yard.moments(states)
+    rows, tasks = (moment.sum(axis=0) for moment in optimal.moments(states, yard.versions))
     best = np.inf
     for _ in range(proposals // len(each)):
         places = rng.integers(len(states), size=(len(each), 2))
@@ -193,7 +190,9 @@ def exchange(yard: Yardstick, states: IntArray, largest_shift: float, proposals:
         )
         new[b, 0, :, slot[b]], new[b, 1, :, slot[b]] = old[b, 1, :, slot[b]], old[b, 0, :, slot[b]]
         new[c, 0, :, slot[c]] = old[c, 0, ::-1, slot[c]]
-        (more, longer), (less, shorter) = yard.moments(new), yard.moments(old)
+        (more, longer), (less, shorter) = (
+            [moment.sum(axis=1) for moment in optimal.moments(both, yard.versions)] for both in (new, old)
+        )
         known, shift = yard.covariance(rows + more - less, tasks + longer - shorter)
         value = np.trace(known, axis1=1, axis2=2) * np.maximum(shift / largest_shift, 1.0) ** 2
         taken = int(value.argmin())
@@ -211,7 +210,7 @@ def print_optimal(seed: int, proposals: int) -> None:
     for draft, versions in (DRAFTS | more).items():
         yard, slots = Yardstick(versions), slots_of(versions)
         for tasks, samples in ((100, 2), (400, 2), (400, 1)):
-            ids, designs = [str(task) for task in range(tasks)], get_args(Design) if samples > 1 else ("independent",)
+            ids, designs = [str(task) for task in range(tasks)], get_args(Design) if samples > 1 else SINGLE
             drawn = {
                 design: [
                     masks.assign(number, "val", ids, slots, samples, design).states.reshape(tasks, samples, -1)
@@ -222,7 +221,8 @@ def print_optimal(seed: int, proposals: int) -> None:
             found = {
                 design: np.mean([yard.errors(states) for states in sets], axis=0) for design, sets in drawn.items()
             }
-            starts, shift = [sets[0] for sets in drawn.values()], found[designs[-1]][2]
+            yardstick: Design = "balanced" if samples > 1 else "independent"
+            starts, shift = [sets[0] for sets in drawn.values()], found[yardstick][2]
             free, bound = (
                 min((yard.errors(exchange(yard, start, limit, proposals, seed)) for start in starts), key=itemgetter(0))
                 for limit in (np.inf, shift**2)

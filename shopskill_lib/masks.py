@@ -2,7 +2,8 @@
 
 *Independent* masks are the reference. *Complementary* ones come in pairs: the second rollout of a task is shown what
 the first was not, so that the task's difficulty and its bare run weigh less. *Balanced* ones are such pairs, dealt to
-blocks of tasks so that slots are orthogonal to each other. Marginal probabilities are the same in all three.
+blocks of tasks so that slots are orthogonal to each other. *D-optimal* ones are what exchanges between tasks make of
+balanced pairs, and of an odd sample beside them or alone. Marginal probabilities are the same in all.
 
 Arrays and ids only. A *slot* is one logical chunk with its mutually exclusive versions; a *factor* is one
 version, one column of the regression.
@@ -22,10 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
+from shopskill_lib import optimal
 from shopskill_lib.errors import DesignError, OutputError
 
 IntArray = NDArray[np.int64]
-Design = Literal["independent", "complementary", "balanced"]
+Design = Literal["independent", "complementary", "balanced", "d_optimal"]
+
+IN_PAIRS: tuple[Design, ...] = ("complementary", "balanced")
+"""Designs that need an even number of masked rollouts a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ def _couple(mask_seed: int, split: str, slot: Slot, deal: int) -> tuple[int, int
     """
     count = len(slot.versions) + 1
     tournament, place = divmod(deal, math.comb(count, 2))
-    order = sorted(range(count), key=lambda state: _hash(mask_seed, split, "couple", tournament, slot.slot_id, state))
+    order = _shuffled(count, mask_seed, split, "couple", tournament, slot.slot_id)
     one, other = round_robin(count)[place]
     return order[one], order[other]
 
@@ -161,14 +166,55 @@ def round_robin(count: int) -> list[tuple[int, int]]:
     return played
 
 
-def fewest_tasks(versions: Sequence[int], masked_samples: int) -> int:
-    """Return the tasks that balanced masks need: enough blocks that couples link all states of every slot.
+def draw_optimal(mask_seed: int, split: str, task_ids: Sequence[str], slots: Sequence[Slot], samples: int) -> IntArray:
+    """Draw D-optimal masks for all tasks (see `optimal`).
 
-    Args:
-        versions: of each slot.
-        masked_samples: an even number.
+    The start are balanced pairs and, where `samples` is odd, a dealt sample, which shows every state of a slot to as
+    many tasks as any other, but for one. At last the states of each slot change names by SHA-256 under `mask_seed`, so
+    that all are equally likely for every task and sample, whatever the exchanges did. One task more or less may change
+    the masks of all others.
+
+    Returns:
+        (tasks, samples, slots) states.
     """
-    return _block_size(len(versions)) * math.ceil(max(versions) / (masked_samples // 2))
+    pairs, versions = samples // 2, [len(slot.versions) for slot in slots]
+    parts = [draw_balanced(mask_seed, split, task_ids, slots, pairs)] if pairs else []
+    if samples % 2:
+        parts.append(np.stack([_dealt_states(mask_seed, split, task_ids, slot) for slot in slots], axis=1)[:, None])
+    key = ":".join([str(mask_seed), split, "exchange", str(len(task_ids)), str(samples), *map(str, versions)])
+    order = dealt(mask_seed, split, task_ids)
+    states = np.empty((len(task_ids), samples, len(slots)), dtype=np.int64)
+    states[order] = optimal.exchange(np.concatenate(parts, axis=1)[order], versions, key)
+    for column, slot in enumerate(slots):
+        names = _shuffled(len(slot.versions) + 1, mask_seed, split, "name", slot.slot_id)
+        states[..., column] = np.array(names)[states[..., column]]
+    return states
+
+
+def _dealt_states(mask_seed: int, split: str, task_ids: Sequence[str], slot: Slot) -> IntArray:
+    """Return a state for every task, all states as often as can be, by hash."""
+    order = sorted(range(len(task_ids)), key=lambda row: _hash(mask_seed, split, "deal", slot.slot_id, task_ids[row]))
+    states = np.empty(len(task_ids), dtype=np.int64)
+    states[order] = np.arange(len(task_ids)) % (len(slot.versions) + 1)
+    return states
+
+
+def _shuffled(count: int, *key: object) -> list[int]:
+    """Return the numbers below `count` in an order by hash."""
+    return sorted(range(count), key=lambda number: _hash(*key, number))
+
+
+def fewest_tasks(design: Design, versions: Sequence[int], masked_samples: int) -> int:
+    """Return the tasks that a design needs.
+
+    Blocks: so many that couples link all states of every slot. D-optimal masks: as many rows as there are factors,
+    a shift between the arms and one to judge errors by, and the blocks of their pairs.
+    """
+    pairs = masked_samples // 2
+    blocks = _block_size(len(versions)) * math.ceil(max(versions) / pairs) if pairs else 1
+    if design == "d_optimal":
+        return max(blocks, math.ceil((sum(versions) + 2) / masked_samples))
+    return blocks if design == "balanced" else 1
 
 
 def assign(
@@ -181,15 +227,17 @@ def assign(
 ) -> Assignments:
     """Assign a mask to every task and sample; the order of `task_ids` changes nothing but the row order.
 
-    Independent and complementary masks of a task depend on no other task; balanced ones do (see `draw_balanced`).
+    Independent and complementary masks of a task depend on no other task; balanced and D-optimal ones do.
 
     Raises:
-        DesignError: pairs of masks for an odd number of samples, or balanced masks for too few tasks.
+        DesignError: pairs of masks for an odd number of samples, or too few tasks for the design.
     """
     _refuse_unfit(len(task_ids), [len(slot.versions) for slot in slots], masked_samples, design)
     rows = [(task_id, sample) for task_id in task_ids for sample in range(masked_samples)]
     if design == "balanced":
         states = draw_balanced(mask_seed, split, task_ids, slots, masked_samples // 2)
+    elif design == "d_optimal":
+        states = draw_optimal(mask_seed, split, task_ids, slots, masked_samples)
     else:
         second = draw_complement if design == "complementary" else draw_state
         draws = (draw_state, second)
@@ -207,19 +255,20 @@ def assign(
 
 
 def _refuse_unfit(tasks: int, versions: Sequence[int], masked_samples: int, design: Design) -> None:
-    """Refuse pairs of masks for an odd number of samples, and blocks that too few tasks fill."""
-    if design != "independent" and masked_samples % 2:
+    """Refuse pairs of masks for an odd number of samples, and what too few tasks cannot hold."""
+    if design in IN_PAIRS and masked_samples % 2:
         raise DesignError(
             f"{design} masks need pairs, and masked_samples is {masked_samples}",
             where="masked_samples",
             allowed="an even number",
             todo="take masked_samples: 2 on half of the tasks, or mask_design: independent",
         )
-    if design == "balanced" and tasks < fewest_tasks(versions, masked_samples):
+    fewest = fewest_tasks(design, versions, masked_samples)
+    if tasks < fewest:
         raise DesignError(
-            f"{tasks} tasks for balanced masks of {len(versions)} slots, the largest of {max(versions)} versions",
+            f"{tasks} tasks for {design} masks of {len(versions)} slots, the largest of {max(versions)} versions",
             where="mask_design",
-            allowed=f"at least {fewest_tasks(versions, masked_samples)} tasks here",
+            allowed=f"at least {fewest} tasks here",
             todo="take more tasks, or mask_design: complementary",
         )
 

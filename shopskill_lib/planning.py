@@ -10,7 +10,7 @@ import pandas as pd
 
 from shopskill_lib import power, selection
 from shopskill_lib.errors import ParameterError
-from shopskill_lib.masks import Design
+from shopskill_lib.masks import IN_PAIRS, Design
 from shopskill_lib.pilots import Cost
 from shopskill_lib.power import Setting
 from shopskill_lib.sources import Intervention
@@ -21,6 +21,7 @@ DESIGNS: tuple[tuple[Design, int], ...] = (
     ("complementary", 2),
     ("balanced", 2),
     ("balanced", 4),
+    ("d_optimal", 3),
 )
 """Designs that are compared, with their masked rollouts a task; the first is the reference."""
 
@@ -29,7 +30,7 @@ SIZES = (100, 200, 400, 800, 1600)
 CURVE = tuple(range(200, 2101, 100))
 """Masked rollouts of the 20 points of a curve."""
 
-SAMPLES = (1, 2, 4, 8)
+SAMPLES = (1, 2, 3, 4, 8)
 """Masked rollouts a task that a budget may be split into."""
 
 FEW_TASKS = 50
@@ -155,7 +156,7 @@ def allocate(
     """Return one row a way to split a budget between tasks and rollouts a task, the smallest error first.
 
     Errors are the largest over factors; splits of fewer than `FEW_TASKS` tasks, or fewer than a design needs, are
-    left out.
+    left out, and D-optimal pairs, which nothing foretells to be better than balanced ones.
 
     Args:
         question: what is known and wanted.
@@ -170,7 +171,7 @@ def allocate(
     rows = []
     for design, samples, bare in product(get_args(Design), SAMPLES, bare_samples):
         tasks = rollouts // (samples + bare)
-        if tasks < FEW_TASKS or (samples % 2 and design != "independent"):
+        if tasks < FEW_TASKS or design in (IN_PAIRS if samples % 2 else ("d_optimal",)):
             continue
         setting = replace(question.setting(tasks, design, samples), bare_samples=bare)
         if tasks < setting.fewest_tasks:

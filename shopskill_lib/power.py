@@ -58,7 +58,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         """Refuse what no gate can be."""
-        paired = self.design != "independent"
+        paired = self.design in masks.IN_PAIRS
         problems = (
             (not self.versions or min(self.versions) < 1, "versions", "at least one slot with at least one version"),
             (self.tasks < 2, "tasks", "2 or more"),
@@ -83,13 +83,18 @@ class Setting:
     @property
     def draws(self) -> int:
         """Draws of masks a task; a pair is one."""
-        return self.masked_samples if self.design == "independent" else self.masked_samples // 2
+        return self.masked_samples // 2 if self.design in masks.IN_PAIRS else self.masked_samples
+
+    @property
+    def orthogonal(self) -> bool:
+        """Whether slots are orthogonal, or nearly so: the products of the masks' columns do not scatter."""
+        return self.design in ("balanced", "d_optimal")
 
     @property
     def fewest_tasks(self) -> int:
-        """Tasks below which nothing is predicted: one draw more than the factors need, whole blocks where balanced."""
-        if self.design == "balanced":
-            return masks.fewest_tasks(self.versions, self.masked_samples)
+        """Tasks below which nothing is predicted: what the design needs, or one draw more than the factors need."""
+        if self.orthogonal:
+            return masks.fewest_tasks(self.design, self.versions, self.masked_samples)
         return (sum(self.versions) + 1) // self.draws + 1
 
 
@@ -107,17 +112,21 @@ def mask_moments(versions: Sequence[int]) -> tuple[FloatArray, FloatArray]:
 def _count_variance(states: int, setting: Setting) -> float:
     """Return the variance, over tasks, of how often one of a slot's states comes up in a task's masked rollouts."""
     pairs, couples = setting.masked_samples // 2, math.comb(states, 2)
+    alone = (states - 1) / states**2
     if setting.design == "independent":
-        return setting.masked_samples * (states - 1) / states**2
+        return setting.masked_samples * alone
     if setting.design == "complementary":
         return pairs * 2 * (states - 2) / states**2
+    odd = setting.masked_samples % 2 * alone
+    if not pairs:
+        return odd
     played = np.array(masks.round_robin(states))
     variances = []
     for start in range(0, couples * pairs, pairs):  # tournaments are independent of each other
         parts = itertools.groupby(range(start, start + pairs), key=lambda deal: deal // couples)
         drawn = [played[[deal % couples for deal in part]] for _, part in parts]
         variances.append(sum(np.bincount(part.ravel(), minlength=states).var() for part in drawn))
-    return float(np.mean(variances))
+    return float(np.mean(variances)) + odd
 
 
 def _total_products(setting: Setting) -> FloatArray:
@@ -149,7 +158,8 @@ def covariance(setting: Setting) -> FloatArray:
     """Return the (K, K) covariance of M19's coefficients that a gate will have.
 
     With few draws of masks the products of their columns scatter, which enlarges variances by draws / (draws - K - 1),
-    a pair being one draw; balanced masks do not scatter.
+    a pair being one draw; balanced and D-optimal masks do not scatter, and what exchanges gain beyond that is not
+    foretold.
 
     Raises:
         ParameterError: there are too few tasks for the design.
@@ -171,7 +181,7 @@ def covariance(setting: Setting) -> FloatArray:
         noise += setting.spread**2 * uneven / setting.masked_samples
     asymptotic = inverse @ noise @ inverse / rows
     draws = setting.tasks * setting.draws
-    scatter = 1.0 if setting.design == "balanced" else draws / (draws - len(mean) - 1)
+    scatter = 1.0 if setting.orthogonal else draws / (draws - len(mean) - 1)
     return np.asarray(asymptotic * scatter)
 
 

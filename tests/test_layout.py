@@ -89,6 +89,7 @@ ORDER = [
     "inquiry",
     "analysts",
     "sources",
+    "optimal",
     "masks",
     "pools",
     "adapters.lossless",

@@ -1,18 +1,22 @@
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from shopskill_lib import optimal
 from shopskill_lib.errors import DesignError, OutputError
-from shopskill_lib.masks import Assignments, Slot, assign, draw_state, fewest_tasks, freeze, report, round_robin
+from shopskill_lib.masks import Assignments, Design, Slot, assign, draw_state, fewest_tasks, freeze, report, round_robin
 
 SEED = 20260901
 ONE = Slot("a", ("a",))
@@ -191,7 +195,7 @@ def test_balanced_masks_depend_on_seed_split_tasks_and_slots_but_not_on_their_or
 
 def test_too_few_tasks_for_balanced_masks_are_refused_and_the_fewest_link_all_states() -> None:
     slots = slots_of(*[1] * 9, 4)
-    fewest = fewest_tasks([len(slot.versions) for slot in slots], 2)
+    fewest = fewest_tasks("balanced", [len(slot.versions) for slot in slots], 2)
     assert fewest == 64
     with pytest.raises(DesignError, match=r"63 tasks for balanced masks of 10 slots.*at least 64 tasks"):
         assign(0, "val", numbered(63), slots, 2, "balanced")
@@ -217,6 +221,122 @@ def test_frozen_balanced_masks_are_refused_with_one_task_more(tmp_path: Path) ->
     freeze(assign(7, "val", numbered(20), slots, 2, "balanced"), path)
     with pytest.raises(DesignError, match="mask_design, masked_samples, tasks and draft"):
         freeze(assign(7, "val", numbered(21), slots, 2, "balanced"), path)
+
+
+def log_determinant(drawn: Assignments, samples: int) -> float:
+    """By hand: covariance of least squares with a constant, rows of a task sharing a bare run as noisy as they are."""
+    X = np.column_stack([drawn.masks, np.ones(len(drawn.masks))])
+    noise = np.eye(len(X)) + np.kron(np.eye(len(X) // samples), np.ones((samples, samples)))
+    inverse = np.linalg.inv(X.T @ X)
+    return float(np.linalg.slogdet(inverse @ X.T @ noise @ X @ inverse)[1])
+
+
+@pytest.mark.parametrize(
+    ("versions", "tasks", "samples", "other", "at_least"),
+    [
+        ((1,) * 12, 60, 1, "independent", 1.0),
+        ((1,) * 6 + (2, 2), 50, 3, "independent", 3.0),
+        ((1, 1, 2, 2), 40, 2, "balanced", 0.1),
+        ((2,) * 6, 50, 2, "balanced", 0.1),
+    ],
+)
+def test_d_optimal_masks_have_a_smaller_determinant(
+    versions: tuple[int, ...], tasks: int, samples: int, other: Design, at_least: float
+) -> None:
+    slots = slots_of(*versions)
+    for seed in range(3):
+        drawn, usual = (assign(seed, "val", numbered(tasks), slots, samples, name) for name in ("d_optimal", other))
+        assert log_determinant(drawn, samples) < log_determinant(usual, samples) - at_least
+        health = report(drawn.masks, slots)
+        assert (health.aliased, health.never_shown, health.absent_missing) == ((), (), ())
+
+
+@given(
+    st.integers(0, 2**31),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(10, 30),
+    st.integers(1, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_exchanges_keep_how_often_states_come_up_and_never_enlarge_the_determinant(
+    seed: int, versions: list[int], tasks: int, samples: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    states = np.stack([rng.integers(0, count + 1, (tasks, samples)) for count in versions], axis=2)
+    better = optimal.exchange(states, versions, str(seed))
+    assert better.shape == states.shape
+    for column, count in enumerate(versions):
+        before, after = (np.bincount(found[..., column].ravel(), minlength=count + 1) for found in (states, better))
+        assert before.tolist() == after.tolist()
+    drawn, exchanged = (
+        assign_as(found.reshape(tasks * samples, -1), slots_of(*versions)) for found in (states, better)
+    )
+    full = np.linalg.matrix_rank(np.column_stack([drawn.masks, np.ones(len(drawn.masks))])) == sum(versions) + 1
+    assert not full or log_determinant(exchanged, samples) <= log_determinant(drawn, samples) + 1e-9
+
+
+def assign_as(states: NDArray[np.int64], slots: list[Slot]) -> Assignments:
+    rows = len(states)
+    return Assignments(0, "val", tuple(numbered(rows)), (0,) * rows, tuple(slots), states)
+
+
+def test_every_state_of_d_optimal_masks_is_equally_likely_for_every_task_and_sample() -> None:
+    slots, tasks = slots_of(1, 2), numbered(7)
+    drawn = np.array([assign(seed, "val", tasks, slots, 3, "d_optimal").states for seed in range(150)])
+    for j, states in enumerate((2, 3)):
+        for row in (0, 1, 2, 9, 20):
+            assert stats.chisquare(np.bincount(drawn[:, row, j], minlength=states)).pvalue > 1e-4
+
+
+def test_d_optimal_masks_show_every_state_alike() -> None:
+    drawn = assign(3, "val", numbered(48), slots_of(1, 1, 2), 3, "d_optimal")
+    counts = [np.bincount(drawn.states[:, j], minlength=count + 1).tolist() for j, count in enumerate((1, 1, 2))]
+    assert counts == [[72, 72], [72, 72], [48, 48, 48]]
+
+
+@given(st.permutations(numbered(14)))
+@settings(max_examples=10, deadline=None)
+def test_d_optimal_masks_depend_on_seed_split_tasks_and_slots_but_not_on_the_order_of_tasks(tasks: list[str]) -> None:
+    slots = slots_of(1, 1, 2)
+    drawn, turned = (assign(1, "val", names, slots, 3, "d_optimal") for names in (numbered(14), tasks))
+    assert sorted(rows_of(drawn)) == sorted(rows_of(turned))
+    for other in (
+        assign(2, "val", numbered(14), slots, 3, "d_optimal"),
+        assign(1, "test", numbered(14), slots, 3, "d_optimal"),
+        assign(1, "val", [*numbered(13), "new"], slots, 3, "d_optimal"),
+        assign(1, "val", numbered(14), [*slots[:2], Slot("other", slots[2].versions)], 3, "d_optimal"),
+    ):
+        assert not np.array_equal(other.states, drawn.states)
+
+
+def test_d_optimal_masks_are_the_same_in_another_process_and_under_many_threads() -> None:
+    code = (
+        "from shopskill_lib.masks import Slot, assign;"
+        "slots = [Slot(f's{j}', tuple(f's{j}v{k}' for k in range(1 + j % 2))) for j in range(10)];"
+        "print(assign(5, 'val', [str(n) for n in range(60)], slots, 1, 'd_optimal').to_csv())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "4")
+    }
+    assert len(found) == 1
+    assert found.pop().count("\n") == 62
+
+
+def test_too_few_tasks_for_d_optimal_masks_are_refused() -> None:
+    slots = slots_of(*[1] * 8)
+    assert fewest_tasks("d_optimal", (1,) * 8, 1) == 10
+    assert fewest_tasks("d_optimal", (1,) * 8, 2) == 8  # a whole block
+    with pytest.raises(DesignError, match=r"9 tasks for d_optimal masks of 8 slots.*at least 10 tasks"):
+        assign(0, "val", numbered(9), slots, 1, "d_optimal")
+    for seed in range(20):
+        assert report(assign(seed, "val", numbered(10), slots, 1, "d_optimal").masks, slots).rank == 8
 
 
 def columns(*texts: str) -> NDArray[np.int64]:

@@ -56,6 +56,7 @@ def simulated_estimates(setting: Setting, effects: FloatArray, gates: int, seed:
         ((1, 1, 1, 2, 2, 3), 150, 2, "balanced"),
         ((1, 1, 1, 2, 2, 3), 100, 4, "balanced"),
         ((1,) * 4 + (2,) * 4, 60, 6, "balanced"),
+        ((1,) * 8, 80, 1, "d_optimal"),
     ],
 )
 def test_predicted_errors_are_those_of_simulated_gates(
@@ -69,7 +70,13 @@ def test_predicted_errors_are_those_of_simulated_gates(
 
 @pytest.mark.parametrize(
     ("tasks", "samples", "design"),
-    [(240, 1, "independent"), (120, 2, "complementary"), (120, 2, "balanced"), (60, 4, "balanced")],
+    [
+        (240, 1, "independent"),
+        (120, 2, "complementary"),
+        (120, 2, "balanced"),
+        (60, 4, "balanced"),
+        (120, 1, "d_optimal"),
+    ],
 )
 def test_effects_that_differ_between_tasks_enlarge_errors_as_predicted(
     tasks: int, samples: int, design: Design
@@ -237,6 +244,6 @@ def test_the_more_effects_differ_between_tasks_the_more_tasks_the_best_split_has
 
 def test_a_budget_too_small_for_any_gate_is_refused() -> None:
     question = planning.Question(0.45, 0.5, 15, effect=0.05)
-    assert len(planning.allocate(question, 100)) == 1
+    assert planning.allocate(question, 100)["design"].tolist() == ["d_optimal", "independent"]
     with pytest.raises(ParameterError, match="rollouts is 99"):
         planning.allocate(question, 99)
