@@ -384,7 +384,7 @@ def plan_splits(table: pd.DataFrame, told: str) -> Figure:
 def _by_design(axes: Axes, table: pd.DataFrame, column: str, words: str) -> None:
     """Draw a column of a comparison of designs against masked rollouts, a line a design."""
     for number, name in enumerate(table.index.unique("design")):
-        rows, shade = table.xs(name, level="design")[column], str(0.15 * number)
+        rows, shade = table.xs(name, level="design")[column], str(0.12 * number)
         axes.plot(rows.index, rows, f"{FOREST_MARKS[number]}-", color=shade, mfc="white", ms=4.5, lw=1.0, label=name)
     axes.set_xlabel("masked rollouts")
     axes.set_ylabel(words)

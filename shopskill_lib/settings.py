@@ -69,7 +69,7 @@ class Settings(Record):
     n_stages: int = Field(1, ge=1, le=10)
     """Parts of the validation tasks, after each of which Gate A may be looked at for labels (METHOD section 13)."""
     mask_design: Design = "independent"
-    """How masks hang together: within a task, and between tasks where balanced; pairs need an even `masked_samples`."""
+    """How masks hang together: within a task, between tasks where balanced or D-optimal; the first two need pairs."""
     mask_seed: int = Field(0, ge=0)
     """Seed of the masks (M17)."""
     rollout_seed: int = Field(0, ge=0)
