@@ -200,6 +200,7 @@ HOMES = {
 """Packages that only these modules may import."""
 
 ARRAYS_ONLY = {
+    "optimal",
     "masks",
     "ols",
     "resampling",
