@@ -57,7 +57,7 @@ def gate_a(folder: Path, n_val: int, seed: int) -> Bench:
     bench = protocol.set_up(Settings.of(names), folder)
     pairs = gates.read_observations(protocol.gate_a(bench), folder / "interventions.json")
     gate = gates.fit_gate(pairs, resamples=1000)
-    looks.freeze(folder / "gate_a.json", gate.to_json(), gate.key())
+    looks.freeze(folder, folder / "gate_a.json", gate.to_json(), gate.key())
     protocol.write_selected(bench, gate.selected)
     print(gate.to_frame()[["intervention_id", "coefficient", "std_error", "status"]].round(3).to_string(index=False))
     return bench

@@ -4,7 +4,7 @@ Every sentence follows from the gate, its pairs or the run folder; nothing is es
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 
 from shopskill_lib import floors, looks, pilots, power, sheets, store
 from shopskill_lib.comparison import Comparison
+from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.inference import LEVEL
 from shopskill_lib.observations import Observations
@@ -39,6 +40,8 @@ class Known:
         val_looks: looks at the validation tasks up to the gate; None where nobody counts.
         test_looks: the same at the test tasks.
         reasons: why each further look was taken.
+        elsewhere: looks at the same test tasks in the runs beside this one; None where nobody counts.
+        promised: what Gate A says of the tested skill's gain; "" where no gate lies beside the test.
         calls: every model call of the folder; empty where none is recorded.
         noise: the run folder's noise floors; None where none has been measured.
     """
@@ -48,6 +51,13 @@ class Known:
     reasons: tuple[str, ...] = ()
     calls: tuple[ModelCall, ...] = ()
     noise: floors.Noise | None = None
+    elsewhere: looks.Elsewhere | None = None
+    promised: str = ""
+
+    @property
+    def tests(self) -> int:
+        """Looks at the test tasks, over all runs."""
+        return (self.test_looks or 0) + (self.elsewhere.total if self.elsewhere else 0)
 
 
 def known(gate: Path, folder: Path | None = None) -> Known:
@@ -62,11 +72,33 @@ def known(gate: Path, folder: Path | None = None) -> Known:
     """
     root, until = folder or gate.parent, looks.latest(gate)
     val, test = (looks.reasons(root, name, until) for name in ("gate_a.json", "gate_b.json"))
-    return Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)), floors.read(root))
+    found = Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)), floors.read(root))
+    if gate.name != looks.TEST:
+        return found
+    return replace(found, elsewhere=looks.elsewhere(gate, root), promised=_promised(gate.with_name("gate_a.json")))
 
 
-def of_gate(gate: Gate, about: Known) -> Sheet:
-    """Return the claim sheet of a gate."""
+def _promised(path: Path) -> str:
+    """Say what a frozen gate's coefficients add up to over the chunks it selected; "" where it has no such sums."""
+    record = parse_json(read_text(path), str(path)) if path.exists() else {}
+    if not record.get("selected"):
+        return ""
+    together, chosen = record["together"], record["selected"]
+    sums = [
+        sum(item[name] for item in factors if item["intervention_id"] in chosen)
+        for factors, name in ((record["factors"], "coefficient"), (together["factors"], "shrunken"))
+    ]
+    halves = (
+        "" if together["halves"] is None else f", selected on one half of its tasks {together['halves']['gain']:+.3f}"
+    )
+    return (
+        f"The {len(chosen)} selected chunks' estimates sum to {sums[0]:+.3f} on the validation tasks that chose them "
+        f"(shrunken {sums[1]:+.3f}{halves})"
+    )
+
+
+def of_gate(gate: Gate, about: Known, name: str = "Gate A") -> Sheet:
+    """Return the claim sheet of a gate, under its name: Gate A or that of an online round."""
     pairs = gate.observations
     label = _label(pairs.simulated)
     question = (
@@ -87,7 +119,7 @@ def of_gate(gate: Gate, about: Known) -> Sheet:
         Section("Cost and looks", (*_cost(pairs, about), _looks(about))),
         *_remarks(gate.notes),
     )
-    return Sheet(f"{label}Claim sheet of Gate A: {pairs.name}", sections, _gate_quote(gate))
+    return Sheet(f"{label}Claim sheet of {name}: {pairs.name}", sections, _gate_quote(gate, name))
 
 
 def of_comparison(found: Comparison, about: Known) -> Sheet:
@@ -106,7 +138,7 @@ def of_comparison(found: Comparison, about: Known) -> Sheet:
     sections = (
         Section("Question, data, rule", (question, data, rule)),
         Section("Equipped against bare", (), _metrics(found)),
-        Section("What the intervals allow to say", (*_told(found), _floor_of_test(found, about))),
+        Section("What the intervals allow to say", (*_told(found, about), _floor_of_test(found, about))),
         Section("What this does not show", (*_untold(found, about), *_limits(found.checkpoint, found.simulated))),
         Section("What would change it", _would_change_test(found)),
         Section("Cost and looks", (*_test_cost(found, about), _looks(about))),
@@ -348,12 +380,14 @@ def _looks(about: Known) -> str:
         return "Looks: nobody counts looks at a file of pairs; a run folder does."
     further = [reason for reason in about.reasons if reason != "first look"]
     told = f"; further ones because: {'; '.join(further)}" if further else ""
+    over = f"; at the same test tasks {about.elsewhere}" if about.elsewhere is not None else ""
     return (
-        f"Looks up to this gate: {about.val_looks} at the validation tasks, {about.test_looks} at the test tasks{told}."
+        f"Looks up to this gate: {about.val_looks} at the validation tasks, {about.test_looks} at the test tasks{over}"
+        f"{told}."
     )
 
 
-def _gate_quote(gate: Gate) -> str:
+def _gate_quote(gate: Gate, name: str) -> str:
     pairs = gate.observations
     apart = len(gate.joint.labels) - gate.joint.labels.count("undecided")
     halves = gate.halves
@@ -364,7 +398,7 @@ def _gate_quote(gate: Gate) -> str:
         f"{halves.gain_error:.3f}) on the other"
     )
     return (
-        f"{_label(pairs.simulated)}Gate A, {pairs.name}, {_weights(pairs.checkpoint)}, {len(pairs.task_ids)} pairs of "
+        f"{_label(pairs.simulated)}{name}, {pairs.name}, {_weights(pairs.checkpoint)}, {len(pairs.task_ids)} pairs of "
         f"{int(pairs.tasks.max()) + 1} tasks: the rule selected {len(gate.selected)} of {len(pairs.slots)} slots, "
         f"where it would select about {gate.chance_selected:.1f} without any effect; {apart} of "
         f"{len(gate.joint.labels)} effects are told apart from 0 at {gate.joint.rate}{gain}."
@@ -388,7 +422,7 @@ def _metrics(found: Comparison) -> pd.DataFrame:
     )
 
 
-def _told(found: Comparison) -> tuple[str, ...]:
+def _told(found: Comparison, about: Known) -> tuple[str, ...]:
     """Say what the intervals of a comparison support."""
     frame = found.to_frame().dropna(subset=["delta"])
     apart = frame[((frame["ci_low"] > 0) | (frame["ci_high"] < 0)) & (frame["metric"] != PRIMARY)]
@@ -398,6 +432,7 @@ def _told(found: Comparison) -> tuple[str, ...]:
     return (
         found.verdict(),
         f"By reward {found.wins} tasks are better, {found.ties} equal, {found.losses} worse.",
+        *([f"{about.promised}; measured here {_reward(found)['delta']:+.3f}."] if about.promised else []),
         f"Other metrics whose interval excludes 0, each for itself: {'; '.join(others) or 'none'}.",
     )
 
@@ -417,9 +452,9 @@ def _untold(found: Comparison, about: Known) -> tuple[str, ...]:
             f"That the skill changes the reward: {reward['ci_low']:+.3f}, 0 and {reward['ci_high']:+.3f} all lie in "
             "the interval."
         )
-    if about.test_looks is not None and about.test_looks > 1:
+    if about.tests > 1:
         lines.append(
-            f"A fresh test: this is one of {about.test_looks} looks at these tasks, and no interval is widened for it."
+            f"A fresh test: this is one of {about.tests} looks at these tasks, and no interval is widened for it."
         )
     if len(found.metrics) > 1:
         lines.append(f"Claims on {len(found.metrics)} metrics at once: each interval holds for its own metric alone.")
@@ -444,4 +479,7 @@ def _would_change_test(found: Comparison) -> tuple[str, ...]:
 
 
 def _which(about: Known) -> str:
-    return "" if not about.test_looks else f", looks at test so far: {about.test_looks}"
+    if not about.test_looks:
+        return ""
+    over = f" in this run, {about.elsewhere.total} over the runs beside it" if about.elsewhere is not None else ""
+    return f", looks at test so far: {about.test_looks}{over}"

@@ -351,8 +351,9 @@ class Builder:
         budget = None if rule.budget is None else min(rule.budget, len(pairs.slots))
         gate = gates.fit_gate(pairs, budget, resamples=rule.resamples, analysis_seed=rule.analysis_seed)
         gate = replace(gate, notes=(*gate.notes, self._look_note(after)))
-        looks.freeze(after.folder / protocol.GATE, gate.to_json(), gate.key(), f"online round {self.start.number}")
-        claim.write(claim.of_gate(gate, claim.known(after.folder / protocol.GATE, self.run.folder)), after.folder)
+        frozen, name = after.folder / protocol.GATE, f"online round {self.start.number}"
+        looks.freeze(self.run.folder, frozen, gate.to_json(), gate.key(), name)
+        claim.write(claim.of_gate(gate, claim.known(frozen, self.run.folder), name), after.folder)
         return gate
 
     def _look_note(self, after: Bench) -> str:

@@ -107,7 +107,8 @@ def look(bench: Bench, stage: int, rule: Rule) -> Labels:
     found = Labels(
         f"stage {stage} of {len(stages.parts)}", _fit(protocol.gate_a(bench, stage), bench, rule, level), pd.DataFrame()
     )
-    looks.freeze(record, found.to_json(), {**found.gate.key(), "stage": stage}, f"stage {stage}, as declared")
+    key = {**found.gate.key(), "stage": stage}
+    looks.freeze(bench.folder, record, found.to_json(), key, f"stage {stage}, as declared")
     return found
 
 
@@ -151,7 +152,8 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
     }
     earlier = pd.DataFrame.from_dict(rows, orient="index", columns=["gate", "selected"])
     found = Labels(f"replication under masks of seed {mask_seed}", gate, earlier)
-    looks.freeze(place / looks.REPLICATION, found.to_json(), gate.key(), f"replication, masks of seed {mask_seed}")
+    record = place / looks.REPLICATION
+    looks.freeze(bench.folder, record, found.to_json(), gate.key(), f"replication, masks of seed {mask_seed}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The ledger: what was proposed, left out, validated, retired and replaced, in one append-only file (METHOD M30).
+"""The ledger: what was proposed, left out, validated, retired, replaced and looked at, in one append-only file (M30).
 
 Events are facts that are never rewritten; what is known by now is a view over all of them. A ledger is for people, for
 the compiler's own checks and for reports: nothing of it ever enters a prompt.
@@ -115,6 +115,16 @@ class Replacement(Outcome):
     """Candidate id of the winner."""
 
 
+class Look(Record):
+    """One look at tasks that decide once (M23, M25)."""
+
+    split: Literal["val", "test"]
+    record: str
+    """What was frozen, in the run folder."""
+    key_sha256: str
+    """Hash of data and rule: the same key is the same look."""
+
+
 class Event(Record):
     """One line of the ledger; `of` makes it."""
 
@@ -185,9 +195,16 @@ class Replaced(Event):
     payload: Replacement
 
 
+class Looked(Event):
+    """Tasks that decide once were looked at; the reason is the user's, where it is not the first look."""
+
+    event: Literal["looked"] = "looked"
+    payload: Look
+
+
 _RESULTS = {"evaluation_checkpoint", "validation_result", "estimated_effect", "contribution_rank"}
 _LINE: TypeAdapter[Event] = TypeAdapter(
-    Annotated[Proposed | WasLeftOut | Validated | Retired | Replaced, Field(discriminator="event")]
+    Annotated[Proposed | WasLeftOut | Validated | Retired | Replaced | Looked, Field(discriminator="event")]
 )
 
 

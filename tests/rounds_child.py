@@ -131,7 +131,7 @@ def gated(folder: Path, draft: str = DRAFT, **names: Any) -> Bench:
     bench = protocol.set_up(settings, folder)
     pairs = gates.read_observations(protocol.gate_a(bench), folder / "interventions.json")
     gate = gates.fit_gate(pairs, resamples=200)
-    looks.freeze(folder / "gate_a.json", gate.to_json(), gate.key())
+    looks.freeze(folder, folder / "gate_a.json", gate.to_json(), gate.key())
     protocol.write_selected(bench, gate.selected)
     return bench
 

@@ -125,8 +125,8 @@ def call(arm: str, task_id: str, money: float | None) -> ModelCall:
 
 def test_cost_and_looks_are_those_of_the_run_folder(gate_csv: GateWriter, tmp_path: Path) -> None:
     gate = fit_gate(read_observations(gate_csv()), resamples=100)
-    looks.freeze(tmp_path / "gate_a.json", gate.to_json(), gate.key())
-    looks.freeze(tmp_path / "gate_a.json", gate.to_json(), {"sha256": "x"}, "a wrong price was mended")
+    looks.freeze(tmp_path, tmp_path / "gate_a.json", gate.to_json(), gate.key())
+    looks.freeze(tmp_path, tmp_path / "gate_a.json", gate.to_json(), {"sha256": "x"}, "a wrong price was mended")
     append_lines(tmp_path / "calls.jsonl", [call("bare", "0001", 0.25), call("bare", "1", 0.25), call("train", "1", 9)])
     told = lines(claim.of_gate(gate, claim.known(tmp_path / "gate_a.json")), "Cost and looks")
     assert "100 masked, 100 bare" in told
@@ -154,6 +154,40 @@ def test_a_comparison_claims_a_change_only_with_its_interval(
     assert ("That the skill changes the reward" in lines(sheet, "What this does not show")) == open_side
     assert "one of 2 looks at these tasks" in lines(sheet, "What this does not show")
     assert "looks at test so far: 2: equipped minus bare reward is" in sheet.quote
+
+
+def test_a_test_counts_looks_over_runs_and_is_held_against_what_its_gate_promised(
+    gate_csv: GateWriter, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    gate = fit_gate(read_observations(gate_csv(change=strong)), resamples=100)
+    rows = [{"task_id": str(n), "bare_reward": str(n % 2), "equipped_reward": "1"} for n in range(40)]
+    found = compare_paired(*read_comparison(write(to_csv(rows))), resamples=200)
+    for name in ("earlier", "run"):
+        run = tmp_path / name
+        (run / "episodes").mkdir(parents=True)
+        (run / "episodes" / "equipped.jsonl").write_text('{"shop": {"catalogue": "p"}}\n')
+        (run / "test_observations.csv").write_text("task_id\n" + "".join(f"{n}\n" for n in range(40)))
+        looks.freeze(run, run / "gate_a.json", gate.to_json(), gate.key())
+        looks.freeze(run, run / "gate_b.json", found.to_json(), found.key())
+    sheet = claim.of_comparison(found, claim.known(run / "gate_b.json"))
+    assert "looks at test so far: 1 in this run, 1 over the runs beside it: equipped" in sheet.quote
+    assert "one of 2 looks at these tasks" in lines(sheet, "What this does not show")
+    told = lines(sheet, "Cost and looks")
+    assert "1 at the test tasks; at the same test tasks 1 over the runs beside it (earlier 1)." in told
+    frame = gate.to_frame().set_index("intervention_id")
+    total = frame.loc[list(gate.selected), "coefficient"].sum()
+    assert gate.selected
+    assert gate.halves is not None
+    told = lines(sheet, "What the intervals allow to say")
+    assert f"The {len(gate.selected)} selected chunks' estimates sum to {total:+.3f} on the validation tasks" in told
+    assert f"one half of its tasks {gate.halves.gain:+.3f}); measured here +0.500." in sheet.to_markdown()
+
+
+def test_the_sheet_of_a_round_bears_its_name(gate_csv: GateWriter) -> None:
+    gate = fit_gate(read_observations(gate_csv()), resamples=100)
+    sheet = claim.of_gate(gate, claim.Known(), "online round 3")
+    assert sheet.title == "Claim sheet of online round 3: pairs.csv"
+    assert sheet.quote.startswith("online round 3, pairs.csv, ")
 
 
 def test_nothing_to_plan_with_is_said(gate_csv: GateWriter) -> None:

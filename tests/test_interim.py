@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shopskill_lib import gates, interim, looks, protocol, sequential
+from shopskill_lib import gates, interim, ledger, looks, protocol, sequential
 from shopskill_lib.cycle import Rule
 from shopskill_lib.errors import DesignError, InputError, ParameterError
 from shopskill_lib.settings import Settings
@@ -36,7 +36,7 @@ def gated(bench: Bench) -> gates.Gate:
     """The gate at the end, as the notebook takes it."""
     pairs = gates.read_observations(protocol.gate_a(bench), bench.folder / protocol.INTERVENTIONS)
     gate = gates.fit_gate(pairs, resamples=200, level=sequential.level(bench.folder))
-    looks.freeze(bench.folder / protocol.GATE, gate.to_json(), gate.key())
+    looks.freeze(bench.folder, bench.folder / protocol.GATE, gate.to_json(), gate.key())
     return gate
 
 
@@ -80,7 +80,9 @@ def test_a_replication_has_new_masks_and_the_gates_bare_runs(bench: Bench) -> No
     with pytest.raises(InputError, match="no finished gate"):
         interim.replicate(bench, 5, RULE)
     gate = gated(bench)
+    told = (bench.folder / ledger.FILE).read_bytes()
     before = {path: path.read_bytes() for path in bench.folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    del before[bench.folder / ledger.FILE]
     with pytest.raises(ParameterError, match="the gate's own"):
         interim.replicate(bench, 0, RULE)
     found = interim.replicate(bench, 5, RULE)
@@ -89,6 +91,13 @@ def test_a_replication_has_new_masks_and_the_gates_bare_runs(bench: Bench) -> No
     assert (old["bare_reward"] == new["bare_reward"]).all()
     assert (old[["query", "price"]] != new[["query", "price"]]).any(axis=None)
     assert {path: path.read_bytes() for path in before} == before, "the gate and its skill are as they were"
+    events = ledger.read(bench.folder / ledger.FILE)
+    assert (bench.folder / ledger.FILE).read_bytes().startswith(told), "the ledger is told of one look more"
+    assert events[-1].payload == ledger.Look(
+        split="val",
+        record="replications/seed_5/replication.json",
+        key_sha256=json.loads((place / looks.REPLICATION).read_text())["looks"][0]["key_sha256"],
+    )
     assert not (place / protocol.SELECTED).exists()
     table = found.to_frame().set_index("intervention_id")
     assert table["gate"].to_dict() == pytest.approx(gate.coefficients())

@@ -414,8 +414,10 @@ def test_i15_each_split_has_its_one_role(done: WholeRun, tmp_path: Path) -> None
     another = gates.fit_gate(observed, 1, resamples=100)
     shutil.copy(done.folder / "gate_a.json", tmp_path)
     with pytest.raises(LookError, match="another gate is frozen here"):
-        looks.freeze(tmp_path / "gate_a.json", another.to_json(), another.key())
-    assert len(looks.freeze(tmp_path / "gate_a.json", another.to_json(), another.key(), "K = 1")["looks"]) == 2
+        looks.freeze(tmp_path, tmp_path / "gate_a.json", another.to_json(), another.key())
+    assert (
+        len(looks.freeze(tmp_path, tmp_path / "gate_a.json", another.to_json(), another.key(), "K = 1")["looks"]) == 2
+    )
 
 
 @pytest.mark.parametrize("shift", [0.25, -0.5])

@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
         items = [{"intervention_id": name, "title": name, "text_sha256": text} for name, text in texts.items()]
         (folder / "interventions.json").write_text(json.dumps(items), encoding="utf-8")
         gate = fit_gate(read_observations(folder / "observations.csv", folder / "interventions.json"), resamples=100)
-        looks.freeze(folder / "gate_a.json", gate.to_json(), gate.key())
+        looks.freeze(folder, folder / "gate_a.json", gate.to_json(), gate.key())
         return folder
 
     return _run
@@ -225,8 +225,8 @@ def test_a_frozen_gate_of_other_pairs_is_refused(run: Callable[..., Path]) -> No
 def test_rounds_are_members_and_looks_at_test_are_counted_once_a_run(run: Callable[..., Path]) -> None:
     first = run("first", 1)
     later = run("first/online/round_000", 2, checkpoint="step-1")
-    looks.freeze(first / "gate_b.json", {}, {"sha256": "a"})
-    looks.freeze(later / "gate_b.json", {}, {"sha256": "b"})
+    looks.freeze(first, first / "gate_b.json", {}, {"sha256": "a"})
+    looks.freeze(later, later / "gate_b.json", {}, {"sha256": "b"})
     members: list[Member] = [read_member(first), read_member(later)]
     assert [member.name for member in members] == ["first", "first round_000"]
     found = pooling.pool(members, resamples=200)

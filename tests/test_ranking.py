@@ -66,7 +66,7 @@ def finished(folder: Path, language: str) -> Path:
     write_json(run / "params.json", bench.settings.model_dump(mode="json"))
     pairs = gates.read_observations(protocol.gate_a(bench), run / protocol.INTERVENTIONS)
     gate = gates.fit_gate(pairs, resamples=200)
-    looks.freeze(run / protocol.GATE, gate.to_json(), gate.key())
+    looks.freeze(run, run / protocol.GATE, gate.to_json(), gate.key())
     return run
 
 
@@ -133,13 +133,13 @@ def test_a_ranking_is_declared_measured_proven_and_counted_and_selects_nothing(r
     pd.testing.assert_frame_equal(again.rewards, measured.rewards)
 
     found = ranking.judge(measured, resamples=200)
-    looks.freeze(run / looks.RANKING, found.to_json(), found.key())
+    looks.freeze(run, run / looks.RANKING, found.to_json(), found.key())
     assert looks.taken(run, protocol.GATE) == 2
     record = json.loads((run / looks.RANKING).read_text(encoding="utf-8"))
     assert record["selected"] == [] and record["simulated"] is True and "(M23)" in record["verdict"]
     other = ranking.judge(replace(measured, rewards=measured.rewards + 0.1), resamples=200)
     with pytest.raises(LookError, match="another gate is frozen"):
-        looks.freeze(run / looks.RANKING, other.to_json(), other.key())
+        looks.freeze(run, run / looks.RANKING, other.to_json(), other.key())
 
     for wish, field in ((replace(WISH, set_size=3), "K, sets, fresh"), (replace(WISH, n_ranking=5), "fresh, tasks")):
         with pytest.raises(DesignError, match=f"another ranking is planned here: {field} differ"):

@@ -178,7 +178,7 @@ def gate_a(bench: Bench) -> Skill:
     bench = replace(bench, pool=protocol.read_draft(bench.settings, bench.folder))
     pairs = gates.read_observations(protocol.gate_a(bench), bench.folder / "interventions.json")
     gate = gates.fit_gate(pairs, resamples=RULE.resamples)
-    looks.freeze(bench.folder / "gate_a.json", gate.to_json(), gate.key())
+    looks.freeze(bench.folder, bench.folder / "gate_a.json", gate.to_json(), gate.key())
     protocol.write_selected(bench, gate.selected)
     return protocol.read_selected(bench.folder)
 
@@ -186,7 +186,7 @@ def gate_a(bench: Bench) -> Skill:
 def gate_b(bench: Bench) -> None:
     """Gate B as its notebook runs it."""
     comparison = gates.compare_paired(*gates.read_comparison(protocol.gate_b(bench)), resamples=RULE.resamples)
-    looks.freeze(bench.folder / "gate_b.json", comparison.to_json(), comparison.key())
+    looks.freeze(bench.folder, bench.folder / "gate_b.json", comparison.to_json(), comparison.key())
 
 
 def whole_run(catalogue: Catalogue, folder: Path, **names: Any) -> Iterator[WholeRun]:
