@@ -398,10 +398,10 @@ def _gate_quote(gate: Gate, name: str) -> str:
         f"{halves.gain_error:.3f}) on the other"
     )
     return (
-        f"{_label(pairs.simulated)}{name}, {pairs.name}, {_weights(pairs.checkpoint)}, {len(pairs.task_ids)} pairs of "
-        f"{int(pairs.tasks.max()) + 1} tasks: the rule selected {len(gate.selected)} of {len(pairs.slots)} slots, "
-        f"where it would select about {gate.chance_selected:.1f} without any effect; {apart} of "
-        f"{len(gate.joint.labels)} effects are told apart from 0 at {gate.joint.rate}{gain}."
+        f"{_label(pairs.simulated)}{name[0].upper()}{name[1:]}, {pairs.name}, {_weights(pairs.checkpoint)}, "
+        f"{len(pairs.task_ids)} pairs of {int(pairs.tasks.max()) + 1} tasks: the rule selected {len(gate.selected)} of "
+        f"{len(pairs.slots)} slots, where it would select about {gate.chance_selected:.1f} without any effect; {apart} "
+        f"of {len(gate.joint.labels)} effects are told apart from 0 at {gate.joint.rate}{gain}."
     )
 
 
@@ -481,5 +481,5 @@ def _would_change_test(found: Comparison) -> tuple[str, ...]:
 def _which(about: Known) -> str:
     if not about.test_looks:
         return ""
-    over = f" in this run, {about.elsewhere.total} over the runs beside it" if about.elsewhere is not None else ""
+    over = f" in this run, {about.elsewhere.head}" if about.elsewhere is not None else ""
     return f", looks at test so far: {about.test_looks}{over}"

@@ -118,20 +118,26 @@ class Elsewhere:
 
     @property
     def total(self) -> int:
-        """Looks over all runs."""
+        """Looks over all runs that can be read."""
         return sum(self.counts.values())
+
+    @property
+    def head(self) -> str:
+        """The total in words."""
+        return f"{'at least ' if self.unread else ''}{self.total} over the runs beside it"
 
     def __str__(self) -> str:
         by_run = ", ".join(f"{name} {count}" for name, count in self.counts.items())
         unread = f"; not readable: {', '.join(self.unread)}" if self.unread else ""
-        return f"{self.total} over the runs beside it{f' ({by_run})' if by_run else ''}{unread}"
+        return f"{self.head}{f' ({by_run})' if by_run else ''}{unread}"
 
 
 def elsewhere(path: Path, folder: Path) -> Elsewhere:
     """Count the looks at these test tasks in the run folders beside this one, up to this gate's last (M25).
 
     Beside it are the folders in the same place, and the seeds of each. The same tasks are those of the same products
-    and ids, at any checkpoint; one in common is enough. A test of a file of pairs knows no shop and shares none.
+    and ids, at any checkpoint; one in common is enough. A test of a file of pairs knows no shop and shares none. A look
+    that a copied folder brought along is no other look.
 
     Args:
         path: a frozen `gate_b.json`.
@@ -143,16 +149,20 @@ def elsewhere(path: Path, folder: Path) -> Elsewhere:
     folder, until = folder.resolve(), latest(path)
     mine = _tested(path.parent)
     home = folder.parent.parent if SEED.fullmatch(folder.name) else folder.parent
+    seen = {(look["key_sha256"], look["at"]) for own in run_tests(folder) for look in _looks(own)}
     counts: dict[str, int] = {}
     unread: list[str] = []
     for run in sorted(run for pattern in ("*", "*/seed_*") for run in home.glob(pattern) if run != folder):
         name = run.relative_to(home).as_posix()
         try:
             shared = [other for other in run_tests(run) if mine & _tested(other.parent)] if mine else []
-            found = sum(look["at"] <= until for other in shared for look in _looks(other))
-            counts |= {name: found} if found else {}
+            found = {(look["key_sha256"], look["at"]) for other in shared for look in _looks(other)} - seen
         except InputError:
             unread.append(name)
+            continue
+        seen |= found
+        count = sum(at <= until for _, at in found)
+        counts |= {name: count} if count else {}
     return Elsewhere(counts, tuple(unread))
 
 

@@ -168,7 +168,7 @@ def test_a_test_counts_looks_over_runs_and_is_held_against_what_its_gate_promise
         (run / "episodes" / "equipped.jsonl").write_text('{"shop": {"catalogue": "p"}}\n')
         (run / "test_observations.csv").write_text("task_id\n" + "".join(f"{n}\n" for n in range(40)))
         looks.freeze(run, run / "gate_a.json", gate.to_json(), gate.key())
-        looks.freeze(run, run / "gate_b.json", found.to_json(), found.key())
+        looks.freeze(run, run / "gate_b.json", found.to_json(), found.key() | {"run": name})
     sheet = claim.of_comparison(found, claim.known(run / "gate_b.json"))
     assert "looks at test so far: 1 in this run, 1 over the runs beside it: equipped" in sheet.quote
     assert "one of 2 looks at these tasks" in lines(sheet, "What this does not show")
@@ -187,7 +187,7 @@ def test_the_sheet_of_a_round_bears_its_name(gate_csv: GateWriter) -> None:
     gate = fit_gate(read_observations(gate_csv()), resamples=100)
     sheet = claim.of_gate(gate, claim.Known(), "online round 3")
     assert sheet.title == "Claim sheet of online round 3: pairs.csv"
-    assert sheet.quote.startswith("online round 3, pairs.csv, ")
+    assert sheet.quote.startswith("Online round 3, pairs.csv, ")
 
 
 def test_nothing_to_plan_with_is_said(gate_csv: GateWriter) -> None:

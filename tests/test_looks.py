@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,12 @@ def test_looks_at_the_same_test_tasks_are_counted_over_the_runs_beside_it(tmp_pa
     assert dict(of_seed.counts) == {"earlier": 1, "run": 1}
 
 
+def test_a_copied_folder_brings_no_other_look(tmp_path: Path) -> None:
+    run = a_run(tmp_path, "run", ["1"])
+    shutil.copytree(run, tmp_path / "run copy")
+    assert elsewhere(run / "gate_b.json", run).total == 0
+
+
 def test_later_looks_elsewhere_are_for_later_sheets(tmp_path: Path) -> None:
     other, run = a_run(tmp_path, "other", ["1"]), a_run(tmp_path, "run", ["1"])
     late = {"looks": [{"key_sha256": "k", "at": "2999-01-01T00:00:00+00:00", "reason": "first look"}]}
@@ -182,7 +189,7 @@ def test_a_run_that_cannot_be_read_is_named_and_never_counted_as_none(tmp_path: 
     other, run = a_run(tmp_path, "broken", ["1"]), a_run(tmp_path, "run", ["1"])
     (other / name).write_text("{")
     assert elsewhere(run / "gate_b.json", run).unread == ("broken",)
-    assert "0 over the runs beside it; not readable: broken" in told(run / "gate_b.json", run)
+    assert "at least 0 over the runs beside it; not readable: broken" in told(run / "gate_b.json", run)
     (run / "test_observations.csv").unlink()
     with pytest.raises(InputError, match=r"run: which tasks were tested cannot be read.*restore the files"):
         elsewhere(run / "gate_b.json", run)

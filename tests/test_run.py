@@ -186,11 +186,11 @@ def test_gate_b_tests_a_round_in_its_folder(finished: Path) -> None:
     assert done.returncode == 0, done.stderr
     place = finished / "online" / "round_000"
     assert str(place / "report.html") in done.stdout
-    assert "looks at the test tasks so far: 2" in done.stdout
+    assert "looks at the test tasks so far: 2, 0 over the runs beside it" in done.stdout
     assert record(place / "gate_b.json")["looks"]
     executed = (place / "04_gate_b.ipynb").read_text(encoding="utf-8")
-    assert "looks at test so far: 2" in executed
-    grown = {f"online/round_000/{name}.jsonl" for name in ("calls", "episodes/bare")}
+    assert "looks at the test tasks so far: 2" in executed
+    grown = {"ledger.jsonl"} | {f"online/round_000/{name}.jsonl" for name in ("calls", "episodes/bare")}
     after = hashes(finished)
     assert {name for name in before if after[name] != before[name]} == grown
 
