@@ -28,6 +28,9 @@ BoolArray = NDArray[np.bool_]
 MISSING_P = 0.05
 """Level of M20's exact tests."""
 
+ADMITTED = 0.5
+"""Largest share of missing pairs where a gate is read again: the frozen gate has applied its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -171,6 +174,12 @@ def read_observations(
         groups=_groups(columns, {item.intervention_id for item in factors}, keep),
         notes=tuple(notes),
     )
+
+
+def read_again(folder: Path) -> Observations:
+    """Read the pairs of a folder whose gate has been fitted (see `read_observations`)."""
+    named = folder / "interventions.json"
+    return read_observations(folder / "observations.csv", named if named.exists() else None, ADMITTED)
 
 
 def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -19,7 +19,7 @@ from shopskill_lib import drift, inference, looks, ols, resampling
 from shopskill_lib.checks import holm
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import parse_json, read_text
-from shopskill_lib.observations import Observations, plain_rows, read_observations
+from shopskill_lib.observations import Observations, plain_rows, read_again
 from shopskill_lib.settings import Settings
 from shopskill_lib.text import task_key
 
@@ -27,9 +27,6 @@ FloatArray = NDArray[np.float64]
 
 LEVEL = 0.05
 PRIMARY = "reward"
-
-ADMITTED = 0.5
-"""Largest share of missing pairs: the frozen gate has applied its own."""
 
 SAME = (
     "language", "catalogue", "catalogue_seed", "n_products", "splits", "persona", "max_steps", "prompts_dir",
@@ -196,7 +193,7 @@ def read_member(folder: Path) -> Member:
     root = folder.resolve().parents[1] if folder.resolve().parent.name == "online" else folder
     settings = Settings.of_run(root) if (root / "params.json").exists() else None
     named = folder / "interventions.json"
-    pairs = read_observations(folder / "observations.csv", named if named.exists() else None, ADMITTED)
+    pairs = read_again(folder)
     record = parse_json(read_text(folder / "gate_a.json"), str(folder / "gate_a.json"))
     hashes = _hashes(named) if named.exists() else {}
     keys = {factor: hashes.get(factor, factor) for factor in pairs.factors}

@@ -16,7 +16,7 @@ from shopskill_lib.errors import InputError, MissingError, ParameterError
 from shopskill_lib.files import parse_json, read_text
 from shopskill_lib.floors import Coefficients, Floor, Noise, Side
 from shopskill_lib.gates import PRIMARY
-from shopskill_lib.observations import Observations, read_observations
+from shopskill_lib.observations import ADMITTED, Observations, read_observations
 from shopskill_lib.records import Episode
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
@@ -32,9 +32,6 @@ ARM = "repeat"
 
 STAGE = "noise"
 """In `calls.jsonl`."""
-
-ADMITTED = 0.5
-"""Largest share of missing pairs: the gate has applied its own."""
 
 
 def open_run(folder: Path) -> Bench:
