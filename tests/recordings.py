@@ -49,7 +49,7 @@ def json_lines(*items: Any) -> str:
 
 def read_messages(path: Path) -> tuple[Trajectory, ...]:
     """Read chat messages as analysts do."""
-    return as_trajectories(openai_messages.read(path).episodes)
+    return as_trajectories(openai_messages.FORMAT.read(path).episodes)
 
 
 REQUESTS = {"zh": "想买一个白色防漏保温杯，50元以内。", "en": "I want a white thermos, leak-proof, below 50 dollars."}

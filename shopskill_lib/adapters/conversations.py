@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import parse_strictly, refusal
 from shopskill_lib.adapters.openai_messages import conversation
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rows import Document
-
-NAME = "sharegpt"
 
 _ROLES = {
     "system": "system",
@@ -21,30 +18,6 @@ _ROLES = {
     "observation": "tool",
 }
 _SPEAKERS = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt", "tool": "observation"}
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object holds conversations."""
-    found = rows.sample(path, first)
-    return found is not None and isinstance(found.get("conversations"), list)
-
-
-def read(path: Path) -> Import:
-    """Read conversations.
-
-    Raises:
-        InputError: an entry of another form; a speaker other than those of `_ROLES`; a call that is no JSON.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as conversations (see `rows.write_rows`).
-
-    Raises:
-        InputError: also a message with several calls, which this form cannot tell apart from their answers.
-    """
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
@@ -134,3 +107,6 @@ def _json_or_text(text: str) -> Any:
 def _wrapped(tool: dict[str, Any]) -> dict[str, Any]:
     """Return a tool as OpenAI writes it; ShareGPT files hold the function alone."""
     return tool if "function" in tool else {"type": "function", "function": tool}
+
+
+FORMAT = rows.row_format("sharegpt", lambda found: isinstance(found.get("conversations"), list), _typed, _built)

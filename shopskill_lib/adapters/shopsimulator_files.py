@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.dialogues import opens
-from shopskill_lib.adapters.lossless import given_back, kept, read_json, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, refusal, typed
 from shopskill_lib.adapters.openai_messages import conversation
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, refuse_repeated
 from shopskill_lib.errors import InputError
@@ -28,27 +26,21 @@ _SETTINGS = ("standard", "persona")
 """Folders above a model's."""
 
 
-class _Part(BaseModel):
-    """Base of what is read of a file; other fields are left to the remainder."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class _Detail(_Part):
+class _Detail(Part):
     r_type: float
     r_att: float
     r_option: float
     r_price: bool
 
 
-class _Goal(_Part):
+class _Goal(Part):
     asin: str
     instruction_text: str
     instruction_simple: str | None = None
     user_persona: dict[str, Any] | None = None
 
 
-class _Bought(_Part):
+class _Bought(Part):
     asin: str
     name: str
     category: str
@@ -56,12 +48,12 @@ class _Bought(_Part):
     price: float
 
 
-class _Said(_Part):
+class _Said(Part):
     role: str
     content: str
 
 
-class _File(_Part):
+class _File(Part):
     task_id: int
     reward: float
     reward_detail: dict[str, Any]

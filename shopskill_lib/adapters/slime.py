@@ -4,40 +4,17 @@ The fields are those of slime's public `Sample` (`to_dict`). A sample that was a
 whatever reward stands in it (I20).
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.chatml import OPENING, joined
 from shopskill_lib.adapters.lossless import refusal
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import first_of, halves, refuse_tokens, spoken
 from shopskill_lib.adapters.rows import Document
 from shopskill_lib.records import Failure
 
-NAME = "slime"
-
 _FINISHED, _BROKEN = ("completed", "truncated"), ("pending", "aborted", "failed")
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object has a response and a status, as slime's samples have."""
-    found = rows.sample(path, first) or {}
-    return "status" in found and ("response" in found or "tokens" in found)
-
-
-def read(path: Path) -> Import:
-    """Read samples.
-
-    Raises:
-        InputError: a sample with tokens alone, an unknown status, a reward outside 0 to 1, or another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as samples of a prompt in messages and a response with role marks (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
@@ -93,3 +70,8 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         metadata=metadata,
         status=episode.error.kind if episode.error and episode.error.kind in _BROKEN else "completed",
     )
+
+
+FORMAT = rows.row_format(
+    "slime", lambda found: "status" in found and ("response" in found or "tokens" in found), _typed, _built
+)

@@ -5,36 +5,13 @@ The layouts are those of TRL 1.16: prompt-completion datasets, and what GRPO and
 OpenAI messages.
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import refusal
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import halves, spoken
 from shopskill_lib.adapters.rows import Document
-
-NAME = "trl"
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object holds a prompt and its completion, or a preference."""
-    found = rows.sample(path, first) or {}
-    return found.keys() >= {"prompt", "completion"} or found.keys() >= {"chosen", "rejected"}
-
-
-def read(path: Path) -> Import:
-    """Read prompt-completion rows.
-
-    Raises:
-        InputError: preferences (no episodes), several reward columns, a reward outside 0 to 1, or another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as conversational prompt-completion rows with a `reward` (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
@@ -76,3 +53,11 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         tools=None if episode.tools is None else list(episode.tools),
         reward=episode.reward,
     )
+
+
+FORMAT = rows.row_format(
+    "trl",
+    lambda found: found.keys() >= {"prompt", "completion"} or found.keys() >= {"chosen", "rejected"},
+    _typed,
+    _built,
+)

@@ -4,41 +4,20 @@ The dump's layout is that of verl 0.9.1 (`trainer.rollout_data_dir`); the datase
 `reward_model`, `extra_info`. Ground truth and whatever else is not named stay in the remainder.
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import refusal
 from shopskill_lib.adapters.openai_messages import conversation
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import first_of, refuse_tokens, spoken
 from shopskill_lib.adapters.rows import Document
 
-NAME = "verl"
+_OWN = {"reward_model", "reward_score", "extra_info", "data_source"}
+"""Fields that verl alone writes."""
 
-_OWN = ("reward_model", "reward_score", "extra_info", "data_source")
 _PROMPT, _RESPONSE = ("prompt", "prompts", "input"), ("response", "responses", "output")
 _REWARD = ("reward_score", "score", "reward")
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object has fields that verl alone writes."""
-    found = rows.sample(path, first) or {}
-    return any(name in found for name in _OWN) or found.keys() >= {"input", "output", "score"}
-
-
-def read(path: Path) -> Import:
-    """Read rollout rows.
-
-    Raises:
-        InputError: a row with token ids alone, a reward outside 0 to 1, or a field of another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as rows of messages, `reward_score` and `extra_info` (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
@@ -78,3 +57,8 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         reward_score=episode.reward,
         extra_info=extra or None,
     )
+
+
+FORMAT = rows.row_format(
+    "verl", lambda found: bool(found.keys() & _OWN) or found.keys() >= {"input", "output", "score"}, _typed, _built
+)
