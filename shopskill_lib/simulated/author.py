@@ -97,26 +97,10 @@ def _broken(talk: Talk, arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {spoilt: "as above"}
 
 
-def _as_success(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, analyst.success(talk, read_case(talk.opening))
-
-
-def _as_failure(talk: Talk, asked: Request) -> Act:
-    return analyst.failure(talk, read_case(talk.opening), asked.offered)
-
-
-def _as_consolidator(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, merging.consolidate(talk)
-
-
-def _as_compiler(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, merging.compile_skill(talk)
-
-
 _ROLES: dict[str, Callable[[Talk, Request], Act]] = {
-    "submit_success_cards": _as_success,
-    "submit_diagnosis": _as_failure,
-    "submit_clusters": _as_consolidator,
-    "submit_skill": _as_compiler,
+    "submit_success_cards": lambda talk, _: (talk.tool, analyst.success(talk, read_case(talk.opening))),
+    "submit_diagnosis": lambda talk, asked: analyst.failure(talk, read_case(talk.opening), asked.offered),
+    "submit_clusters": lambda talk, _: (talk.tool, merging.consolidate(talk)),
+    "submit_skill": lambda talk, _: (talk.tool, merging.compile_skill(talk)),
 }
 """What each role's tool is answered with."""
