@@ -71,7 +71,6 @@ def keys(columns: Columns, path: Path) -> tuple[list[str], list[int], IntArray]:
 
 
 def _sample(cell: str, task_id: str, path: Path) -> int:
-    """Read a sample number."""
     number = re.fullmatch(r"(\d+)(?:\.0+)?", cell)
     if not number:
         raise InputError(
@@ -309,7 +308,6 @@ def _refuse_factor_named_as_description(columns: Columns, named: tuple[Intervent
 
 
 def _bits(cell: str, width: int, task_id: str, path: Path) -> list[int]:
-    """Read one bit string."""
     if set(cell) <= {"0", "1"} and len(cell) == width:
         return [int(bit) for bit in cell]
     raise InputError(
@@ -322,7 +320,6 @@ def _bits(cell: str, width: int, task_id: str, path: Path) -> list[int]:
 
 
 def _factor(columns: Columns, name: str, task_ids: Sequence[str], path: Path) -> list[int]:
-    """Read one 0/1 factor column."""
     values = []
     for text, task_id in zip(columns.cells[name], task_ids, strict=True):
         cell = TRUTH.get(text.lower(), text)

@@ -233,7 +233,6 @@ def _columns(path: Path) -> Columns:
 def _arm(
     columns: Columns, prefix: str, outcomes: Sequence[str], task_ids: Sequence[str], path: Path
 ) -> dict[str, FloatArray]:
-    """Read the outcomes of one arm."""
     arm = {name: cells.numbers(columns.cells[prefix + name], prefix + name, task_ids, path) for name in outcomes}
     cells.refuse_reward_unlike_strict(arm, prefix, task_ids, path)
     cells.refuse_other_success(arm, prefix, task_ids, path)

@@ -212,7 +212,6 @@ def _of(model: Model, probes: Sequence[Probe]) -> Probe | None:
 
 
 def _ask(model: Model, question: Question, seed: int) -> Reply:
-    """Ask one question."""
     talk = Conversation()
     talk.show(question.system)
     talk.add(role="user", content=question.user)

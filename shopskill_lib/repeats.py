@@ -120,7 +120,6 @@ def _pairs(bench: Bench) -> Observations | None:
 def _floor(
     bench: Bench, split: Side, sets: Mapping[str, RolloutSet], pairs: Observations | None, draws: tuple[int, int]
 ) -> Floor:
-    """Return the floor of a split from its episodes."""
     task_ids = [task.task_id for task in bench.tasks(split)]
     runs = {name: _runs(sets, task_ids, name) for name in pairing.SCORES}
     outcomes = {name: noise.scatter(values, *draws) for name, values in runs.items()}

@@ -210,7 +210,6 @@ def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
 
 
 def _intervention(item: dict[str, Any], number: int, path: Path) -> Intervention:
-    """Validate one intervention."""
     identity = item.get("intervention_id", item.get("chunk_id"))
     slot = item.get("logical_chunk_id") or identity
     kind, operation = item.get("kind", "draft"), item.get("operation")

@@ -42,7 +42,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one entry."""
     offered = None if episode.tools is None else [tool.get("function", tool) for tool in episode.tools]
     return rows.present(
         id=episode.trajectory_id,

@@ -17,7 +17,6 @@ def conversation(messages: Any, where: str) -> dict[str, Any]:
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one entry."""
     if not isinstance(document.get("messages"), list):
         raise refusal("there is no field messages", where, "an object with trajectory_id and messages")
     name = rows.text(document, "trajectory_id", where)
@@ -33,7 +32,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one entry."""
     return rows.present(
         trajectory_id=episode.trajectory_id,
         task_id=episode.task_id,

@@ -213,7 +213,6 @@ def _without(part: Any, names: Container[str]) -> Any:
 
 
 def _episode(trace: _Trace, source: Source, where: str) -> RecordedEpisode:
-    """Return a trace as a record."""
     final = trace.final or _Final()
     completed = trace.status == "completed"
     if completed and not final.done:

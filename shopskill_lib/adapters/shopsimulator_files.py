@@ -134,7 +134,6 @@ def _left_out(path: Path, files: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _episode(document: Any, file: Path, name: str) -> RecordedEpisode:
-    """Read one file."""
     whole = typed(_File, document, str(file))
     if str(whole.task_id) != str(int(file.stem) if file.stem.isdecimal() else whole.task_id):
         raise refusal(f"task_id is {whole.task_id}", str(file), "the number that names the file")

@@ -18,7 +18,6 @@ _FINISHED, _BROKEN = ("completed", "truncated"), ("pending", "aborted", "failed"
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one sample."""
     prompt, response = (first_of(document, (key,)) for key in ("prompt", "response"))
     broken = _broken(document, where)
     if not response[1] and broken is None:
@@ -60,7 +59,6 @@ def _reward(document: Document, where: str) -> float | None:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one sample."""
     asked, answered = (None, []) if episode.messages is None else halves(episode)
     metadata = rows.present(trajectory_id=episode.trajectory_id, task_id=episode.task_id, split=episode.split)
     return rows.present(

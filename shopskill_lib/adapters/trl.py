@@ -15,7 +15,6 @@ from shopskill_lib.adapters.rows import Document
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one row."""
     if "completion" not in document:
         allowed = "rows of prompt and completion; preferences and prompts alone are no episodes"
         raise refusal("there is no field completion", where, allowed)
@@ -43,7 +42,6 @@ def _reward_column(document: Document, where: str) -> str:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one row."""
     prompt, completion = (None, None) if episode.messages is None else halves(episode)
     return rows.present(
         trajectory_id=episode.trajectory_id,

@@ -48,7 +48,6 @@ def _conversation(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one row."""
     extra = rows.present(index=episode.task_id, split=episode.split)
     return rows.present(
         request_id=episode.trajectory_id,

@@ -351,7 +351,6 @@ def alone(sample: Sample, gate_error: FloatArray) -> Estimate:
 def _gather(
     bench: Bench, samples: tuple[Sample, Sample], estimates: tuple[Estimate, Estimate], seconds: float
 ) -> Truth:
-    """Return the truth with its facts."""
     (main, single), (together, apart) = samples, estimates
     table = pd.DataFrame(
         {
