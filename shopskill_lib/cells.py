@@ -239,11 +239,7 @@ def missing_episodes(
 
 
 def masks(
-    columns: Columns,
-    named: tuple[Intervention, ...],
-    outcomes: Sequence[str],
-    task_ids: Sequence[str],
-    path: Path,
+    columns: Columns, named: tuple[Intervention, ...], outcomes: Sequence[str], task_ids: Sequence[str], path: Path
 ) -> tuple[tuple[Intervention, ...], IntArray]:
     """Return the factors and the (n, K) masks, from a bit string or from one column a factor."""
     known = {*DESCRIPTIVE, *outcomes, *(f"bare_{name}" for name in outcomes)}

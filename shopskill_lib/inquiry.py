@@ -167,12 +167,7 @@ def _page(trial: Trial, told: dict[str, Any]) -> str:
 
 
 def _parameters(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _steps(last: int, arguments: Mapping[str, Any]) -> int:

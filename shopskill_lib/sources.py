@@ -192,10 +192,7 @@ def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
     repeated = sorted({item for item in ids if ids.count(item) > 1})
     if repeated:
         raise InputError(
-            f"intervention_id {repeated[0]!r} appears twice",
-            where=str(path),
-            allowed="each id once",
-            todo="rename one",
+            f"intervention_id {repeated[0]!r} appears twice", where=str(path), allowed="each id once", todo="rename one"
         )
     for slot in {item.slot for item in found}:
         held = [item.intervention_id for item in found if item.slot == slot and item.kind != "candidate"]

@@ -10,13 +10,7 @@ from shopskill_lib.adapters.openai_messages import conversation
 from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rows import Document
 
-_ROLES = {
-    "system": "system",
-    "human": "user",
-    "gpt": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-}
+_ROLES = {"system": "system", "human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 _SPEAKERS = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt", "tool": "observation"}
 
 

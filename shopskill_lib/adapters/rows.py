@@ -62,10 +62,7 @@ def row_format(name: str, fits: Callable[[Document], bool], typed: Typed, built:
         return found is not None and fits(found)
 
     return Format(
-        name,
-        recognises,
-        partial(_read, name=name, typed=typed, built=built),
-        partial(_write, name=name, built=built),
+        name, recognises, partial(_read, name=name, typed=typed, built=built), partial(_write, name=name, built=built)
     )
 
 

@@ -5,14 +5,7 @@ The text is a function of the state and the language alone.
 
 from collections.abc import Mapping
 
-from shopskill_lib.records import (
-    Feedback,
-    Language,
-    ListedProduct,
-    ObservationState,
-    PriceResolution,
-    Product,
-)
+from shopskill_lib.records import Feedback, Language, ListedProduct, ObservationState, PriceResolution, Product
 from shopskill_lib.text import normalise, tidy
 
 OBSERVATION_VERSION = "shopskill-observation-v1"

@@ -7,15 +7,7 @@ pass for the right one on two shared upper category nodes, and title terms come 
 
 import re
 
-from shopskill_lib.records import (
-    Ending,
-    PriceResolution,
-    Product,
-    Purchase,
-    RequiredOption,
-    RewardDetail,
-    Task,
-)
+from shopskill_lib.records import Ending, PriceResolution, Product, Purchase, RequiredOption, RewardDetail, Task
 from shopskill_lib.text import contains, key, normalise, numbers, similarity, tokens, words
 
 REWARD_VERSION = "shopskill-reward-v1"

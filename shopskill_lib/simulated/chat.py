@@ -195,9 +195,5 @@ def completion(
         "model": asked.model,
         "system_fingerprint": version,
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": length,
-            "total_tokens": prompt_tokens + length,
-        },
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": length, "total_tokens": prompt_tokens + length},
     }
