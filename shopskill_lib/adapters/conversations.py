@@ -19,7 +19,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     entries = document.get("conversations")
     if not isinstance(entries, list):
         raise refusal("there is no field conversations", where, "an object with conversations")
-    name = rows.text(document, "id", where)
     system = document.get("system")
     if system is not None and not isinstance(system, str):
         raise refusal(f"system is a {type(system).__name__}", where, "a text, or nothing")
@@ -27,7 +26,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     messages = [_message(entry, f"{where}, conversations.{number}") for number, entry in enumerate(entries)]
     offered = rows.tools(document, where)
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(document, "id", where),
         "task_id": rows.text(document, "item_id", where),
         "tools": None if offered is None else tuple(map(_wrapped, offered)),
         "reward": rows.reward(document.get("reward"), "reward", where),

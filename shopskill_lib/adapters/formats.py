@@ -182,13 +182,13 @@ def _unheld_gate(before: Columns | None, after: Columns | None) -> tuple[str, ..
     if before is None or after is None:
         return ("the gate is not held",) if before is not None else ()
     said = ["the factors are not held as they were"] if before.interventions != after.interventions else []
-    lost = [name for name, cells in before.cells.items() if list(map(_value, cells)) != _values(after, name)]
+    lost = [
+        name
+        for name, cells in before.cells.items()
+        if list(map(_value, cells)) != list(map(_value, after.cells.get(name, ())))
+    ]
     said += [f"of the gate, not held as they were: {', '.join(lost)}"] if lost else []
     return tuple(said)
-
-
-def _values(gate: Columns, name: str) -> list[float | str]:
-    return list(map(_value, gate.cells.get(name, ())))
 
 
 def _value(cell: str) -> float | str:

@@ -22,7 +22,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     name = rows.text(document, "trajectory_id", where)
     where = where if name is None else f"{where}, trajectory {name}"
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": name,
         "task_id": rows.text(document, "task_id", where),
         "persona": rows.named(document, "persona", where),
         "tools": rows.tools(document, where),

@@ -74,8 +74,9 @@ def _read(path: Path, *, name: str, typed: Typed, built: Built) -> Import:
     """
     episodes, remainders = [], []
     for row in _rows(path):
-        told = typed(row.document, row.where) | {"simulated": row.document.get("simulated") is True}
-        told.setdefault("trajectory_id", f"{Path(row.file).stem if path.is_dir() else 'row'}-{row.number:06d}")
+        place = f"{Path(row.file).stem if path.is_dir() else 'row'}-{row.number:06d}"
+        told = {"trajectory_id": place, **present(**typed(row.document, row.where))}
+        told["simulated"] = row.document.get("simulated") is True
         source = Source(format=name, file=row.file, line=row.line)
         episodes.append(recorded(source, told))
         rest = kept(row.document, _marked(episodes[-1], built))

@@ -25,9 +25,8 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
         raise refusal("response is not there or empty", where, "the response as text")
     metadata = rows.named(document, "metadata", where) or {}
     within = f"{where}, metadata"
-    name = rows.text(metadata, "trajectory_id", within)
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(metadata, "trajectory_id", within),
         "task_id": rows.text(metadata, "task_id", within),
         "split": rows.text(metadata, "split", within),
         "reward": None if broken else _reward(document, where),

@@ -18,11 +18,10 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     if "completion" not in document:
         allowed = "rows of prompt and completion; preferences and prompts alone are no episodes"
         raise refusal("there is no field completion", where, allowed)
-    name = rows.text(document, "trajectory_id", where)
     field = _reward_column(document, where)
     prompt, completion = ((key, document.get(key)) for key in ("prompt", "completion"))
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(document, "trajectory_id", where),
         "task_id": rows.text(document, "task_id", where),
         "tools": rows.tools(document, where),
         "reward": rows.reward(document.get(field), field, where),

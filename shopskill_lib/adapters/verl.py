@@ -23,10 +23,10 @@ _REWARD = ("reward_score", "score", "reward")
 def _typed(document: Document, where: str) -> dict[str, Any]:
     """Read one row; a task is `extra_info.task_id`, else `extra_info.index`."""
     extra = rows.named(document, "extra_info", where) or {}
-    request_id, (field, reward) = rows.text(document, "request_id", where), first_of(document, _REWARD)
+    field, reward = first_of(document, _REWARD)
     task = first_of(extra, ("task_id", "index"))[0]
     return {
-        **({} if request_id is None else {"trajectory_id": request_id}),
+        "trajectory_id": rows.text(document, "request_id", where),
         "task_id": rows.text(extra, task, f"{where}, extra_info") if task else None,
         "split": rows.text(extra, "split", f"{where}, extra_info"),
         "tools": rows.tools(document, where),
