@@ -82,6 +82,11 @@ def parse_json(text: str, where: str) -> Any:
         ) from error
 
 
+def read_json(path: Path) -> Any:
+    """Read a file that holds one JSON document, or say in one message why it cannot be read."""
+    return parse_json(read_text(path), str(path))
+
+
 def read_record(path: Path, form: TypeAdapter[T], *, found: str, allowed: str, todo: str) -> T:
     """Read a file of ours that holds one JSON record.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shopskill_lib import floors, noise, pairing, protocol, replicates, resampling, workbench
 from shopskill_lib.errors import InputError, MissingError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.floors import Coefficients, Floor, Noise, Side
 from shopskill_lib.gates import PRIMARY
 from shopskill_lib.observations import ADMITTED, Observations, read_observations
@@ -42,7 +42,7 @@ def open_run(folder: Path) -> Bench:
     """
     path = folder / "params.json"
     settings = Settings.of_run(folder)
-    elsewhere = parse_json(read_text(path), str(path)).get("observations", "")
+    elsewhere = read_json(path).get("observations", "")
     if elsewhere:
         raise InputError(
             f"the pairs of this run were made elsewhere ({elsewhere})",

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shopskill_lib.adapters.lossless import given_back, kept, parse_strictly, read_json, read_json_lines, refusal
+from shopskill_lib.adapters.lossless import given_back, kept, parse_strictly, read_json_lines, read_strictly, refusal
 from shopskill_lib.adapters.recorded import (
     Format,
     Import,
@@ -213,7 +213,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     """Yield (line or number, place, entry): of an array, which is read whole, or of lines, which are not."""
     opening = next((line for line in text_lines(path) if line.strip()), "")
     if opening.lstrip().startswith("["):
-        for number, entry in enumerate(read_json(path), 1):
+        for number, entry in enumerate(read_strictly(path), 1):
             yield number, f"{path}, entry {number}", entry
     else:
         for number, entry in read_json_lines(path):

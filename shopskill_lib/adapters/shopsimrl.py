@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, read_json_lines, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json_lines, read_strictly, refusal, typed
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, latest
 from shopskill_lib.files import write_bytes
 from shopskill_lib.records import Failure, Hint, PriceResolution, Purchase, Usage, total_usage
@@ -400,7 +400,7 @@ def _where(episode: RecordedEpisode) -> str:
 
 def _unfinished(path: Path, episodes: Iterable[RecordedEpisode]) -> tuple[str, ...]:
     """Say how many planned episodes have no completed trace, where the manifest tells the plan."""
-    manifest = read_json(path / MANIFEST)
+    manifest = read_strictly(path / MANIFEST)
     plan = manifest.get("plan") if isinstance(manifest, dict) else None
     jobs = plan.get("jobs") if isinstance(plan, dict) else None
     owed = len(jobs) - len(latest(episodes)) if isinstance(jobs, list) else 0

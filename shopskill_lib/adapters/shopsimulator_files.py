@@ -11,7 +11,7 @@ from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.dialogues import opens
-from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_strictly, refusal, typed
 from shopskill_lib.adapters.openai_messages import conversation
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, refuse_repeated
 from shopskill_lib.errors import InputError
@@ -68,7 +68,7 @@ def recognises(path: Path, first: Any) -> bool:
     if path.is_dir():
         file = next(_numbered(path), None)
         try:
-            first = None if file is None else read_json(file)
+            first = None if file is None else read_strictly(file)
         except InputError:
             return False
     return isinstance(first, dict) and first.keys() >= {"task_id", "reward_detail", "conversation"}
@@ -87,7 +87,7 @@ def read(path: Path) -> Import:
         raise refusal("there is no file named by a task's number", str(path), "<task_id>.json, in any folder below")
     episodes, remainders, strange = [], [], []
     for file in files:
-        document = read_json(file)
+        document = read_strictly(file)
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         episode = _episode(document, file, name)
         episodes.append(episode)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from shopskill_lib import masks, ols, protocol
 from shopskill_lib.agent import constant, episode_seed, run_episode
 from shopskill_lib.errors import DesignError, ParameterError
-from shopskill_lib.files import parse_json, read_bytes, read_text, write_bytes, write_json
+from shopskill_lib.files import read_bytes, read_json, write_bytes, write_json
 from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.records import Step, Task, fingerprint
@@ -218,7 +218,7 @@ def _load(path: Path, wanted: str) -> Truth | None:
     """Return a kept truth; None where it is absent, of other content or not as it was written."""
     if not path.exists() or not path.with_suffix(".json").exists():
         return None
-    content, facts = read_bytes(path), parse_json(read_text(path.with_suffix(".json")), str(path))
+    content, facts = read_bytes(path), read_json(path.with_suffix(".json"))
     if facts.get("fingerprint") != wanted or facts.get("sha256") != sha256(content).hexdigest():
         return None
     return Truth(pd.read_csv(io.BytesIO(content), dtype={"intervention_id": str}), facts)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import parse_json, read_json, read_text
 from shopskill_lib.records import Language, Product, RequiredOption, Task, canonical, fingerprint
 from shopskill_lib.shops.budget import price_upper
 from shopskill_lib.text import key, task_key, tidy
@@ -71,7 +71,7 @@ def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language 
     Raises:
         InputError: the file cannot be read, is not such a list, or a product or task in it is malformed.
     """
-    entries = parse_json(read_text(path), str(path))
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise InputError(
             f"the file holds a {type(entries).__name__}",
