@@ -178,7 +178,7 @@ def _outcome(whole: _File, where: str) -> dict[str, Any]:
             title=bought.name,
             category=bought.category,
             options=bought.options,
-            price=PriceResolution(status="pass", method="price charged by the original", price=bought.price),
+            price=PriceResolution.of("price charged by the original", bought.price),
         ),
     }
 
