@@ -15,7 +15,7 @@ from typing import Any
 from shopskill_lib import templates
 from shopskill_lib.audits import Trials, Verdict, judge
 from shopskill_lib.briefs import Brief, brief
-from shopskill_lib.cards import Analysis, Audit, Card, Channel, Facts, FailureLesson, Reason, SuccessLesson
+from shopskill_lib.cards import Analysis, Audit, Card, Channel, Facts, FailureLesson, Lesson, Reason, lesson_texts
 from shopskill_lib.dialogue import REPAIRS, Conversation, obtain
 from shopskill_lib.errors import AuthorError
 from shopskill_lib.firewall import Finding, Instance, Screen, public
@@ -113,13 +113,12 @@ class _Case:
     screen: Screen
     started: datetime
 
-    def scan(self, lesson: SuccessLesson | FailureLesson, prefix: str = "") -> tuple[Finding, ...]:
+    def scan(self, lesson: Lesson, prefix: str = "") -> tuple[Finding, ...]:
         """Return what the firewall finds in a lesson's texts."""
-        fields = lesson.model_dump(exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id"})
-        texts = {prefix + name: text for name, text in fields.items() if text is not None}
+        texts = {prefix + name: text for name, text in lesson_texts(lesson).items()}
         return self.screen.scan(texts, [self.trajectory.task_id])
 
-    def card(self, facts: dict[str, Any], lesson: SuccessLesson | FailureLesson | None) -> Card:
+    def card(self, facts: dict[str, Any], lesson: Lesson | None) -> Card:
         """Return a card, named by its content."""
         trajectory, analyst = self.trajectory, self.analyst
         common = {

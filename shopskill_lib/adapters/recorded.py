@@ -30,6 +30,11 @@ class Source(Record):
     line: int
     """From 1."""
 
+    @property
+    def place(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}, line {self.line}"
+
 
 class RecordedEpisode(Record):
     """One attempt at one episode, as its source tells it."""

@@ -143,7 +143,7 @@ def messages_of(episode: RecordedEpisode) -> list[dict[str, Any]]:
     if episode.messages is None:
         raise refusal(
             f"trajectory {episode.trajectory_id!r} has no messages",
-            f"{episode.source.file}, line {episode.source.line}",
+            episode.source.place,
             "episodes whose conversation is told",
         )
     return [dict(message) for message in episode.messages]

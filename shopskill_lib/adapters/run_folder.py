@@ -95,8 +95,7 @@ def write(imported: Import, path: Path) -> None:
         )
     lines: dict[str, list[bytes]] = {}
     for episode, remainder in zip(imported.episodes, imported.remainders, strict=True):
-        where = f"{episode.source.file}, line {episode.source.line}"
-        document = given_back(_built(episode), remainder.rest, where)
+        document = given_back(_built(episode), remainder.rest, episode.source.place)
         lines.setdefault(episode.source.file, []).append(canonical(document) + b"\n")
     for name, content in [*imported.files.items(), *((name, b"".join(own)) for name, own in lines.items())]:
         write_bytes(path / name, content)

@@ -395,7 +395,7 @@ def _final(episode: RecordedEpisode) -> dict[str, Any]:
 
 
 def _where(episode: RecordedEpisode) -> str:
-    return f"{episode.source.file}, line {episode.source.line}, {episode.trajectory_id}"
+    return f"{episode.source.place}, {episode.trajectory_id}"
 
 
 def _unfinished(path: Path, episodes: Iterable[RecordedEpisode]) -> tuple[str, ...]:
