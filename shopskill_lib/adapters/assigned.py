@@ -66,12 +66,7 @@ class Assigned:
 
 
 def read(document: Any, path: Path, candidates: Collection[str] | None = None) -> Assigned:
-    """Read an assignment file.
-
-    Args:
-        document: of the file.
-        path: for messages.
-        candidates: ids of the gate's candidate pool; None where the pool is not at hand.
+    """Read an assignment file; `candidates` are the ids of the gate's pool, None where that is not at hand.
 
     Raises:
         InputError: a field is of another kind, a mask does not fit the columns, or a task and sample stand twice.

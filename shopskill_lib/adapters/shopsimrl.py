@@ -183,12 +183,9 @@ def write_run(imported: Import, path: Path) -> None:
 
 
 def read_traces(path: Path, name: str, file: str = "") -> tuple[tuple[RecordedEpisode, ...], tuple[Remainder, ...]]:
-    """Read traces with what is not typed of them.
+    """Read traces, for an import of this format, with what is not typed of them.
 
-    Args:
-        path: the file.
-        name: format of the import.
-        file: its name in the import; "" for the file's own.
+    In the import the file has its own name, or another (`file`).
     """
     episodes, remainders = list[RecordedEpisode](), list[Remainder]()
     for line, document in read_json_lines(path):

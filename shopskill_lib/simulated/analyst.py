@@ -167,13 +167,7 @@ def _failure_texts(text: Wording, language: Language, *, rewrite: bool) -> dict[
 
 
 def failure(talk: Talk, case: Case, offered: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
-    """Return the next call of a failure analyst.
-
-    Args:
-        talk: the conversation so far.
-        case: the failed trajectory.
-        offered: tools on offer, with the labels that they take.
-    """
+    """Return the next call of a failure analyst; `offered` are the tools, with the labels that they take."""
     if talk.complained:
         return talk.tool, _diagnosis_again(talk, case)
     course, made = Course(case, talk.draws), trials(talk.calls)

@@ -70,12 +70,8 @@ def _axes(told: dict[str, str]) -> tuple[Axis, ...]:
 def read_action(action: str, text: str, page: Page) -> tuple[str, str] | None:
     """Return a call of a recorded tool, or an action on a page of text nodes, as verb and argument of our shop.
 
-    None for any other text.
-
-    Args:
-        action: as ``adapters.react.named_action`` writes it.
-        text: the page it was made on.
-        page: what that shows.
+    None for any other text. The action is one as ``adapters.react.named_action`` writes it, `text` and `page` are what
+    it was made on, as written and as read.
     """
     match = _TOOL.fullmatch(action) if action else None
     if match is None:
