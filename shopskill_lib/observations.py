@@ -418,15 +418,15 @@ def _refuse_left_out(columns: Columns, incomplete: int, max_missing: float, path
     return [f"{found}: they carry no mask, so whether they are missing at random could not be tested (M20)"]
 
 
-def _shortened(ids: Sequence[str], most: int = 10) -> str:
+def _shortened(ids: Sequence[str]) -> str:
     """List at most ten ids."""
-    return ", ".join([*ids[:most], *(["..."] if len(ids) > most else [])])
+    return ", ".join([*ids[:10], *(["..."] if len(ids) > 10 else [])])
 
 
-def _listed(ids: Sequence[str], most: int = 10) -> str:
+def _listed(ids: Sequence[str]) -> str:
     """Count ids and list at most ten of them."""
-    more = f", and {len(ids) - most} more" if len(ids) > most else ""
-    return f"{len(ids)} (tasks {', '.join(ids[:most])}{more})" if ids else "none"
+    more = f", and {len(ids) - 10} more" if len(ids) > 10 else ""
+    return f"{len(ids)} (tasks {', '.join(ids[:10])}{more})" if ids else "none"
 
 
 def _bounds(

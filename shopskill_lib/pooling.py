@@ -17,6 +17,7 @@ from scipy import stats
 
 from shopskill_lib import drift, inference, looks, ols, resampling
 from shopskill_lib.checks import holm
+from shopskill_lib.comparison import PRIMARY
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import read_json
 from shopskill_lib.observations import Observations, plain_rows, read_again
@@ -26,7 +27,6 @@ from shopskill_lib.text import task_key
 FloatArray = NDArray[np.float64]
 
 LEVEL = 0.05
-PRIMARY = "reward"
 
 SAME = (
     "language", "catalogue", "catalogue_seed", "n_products", "splits", "persona", "max_steps", "prompts_dir",
