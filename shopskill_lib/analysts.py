@@ -176,10 +176,7 @@ def _open_talk(case: _Case, more: Mapping[str, Any] | None = None) -> tuple[Conv
     system = analyst.texts[case.channel]
     room = analyst.context_tokens - estimated_tokens(system)
     about = brief(case.trajectory, analyst.skill, language=analyst.language, room=room, more=more)
-    talk = Conversation()
-    talk.add(role="system", content=system)
-    talk.add(role="user", content=about.text)
-    return talk, about
+    return Conversation.of(system, about.text), about
 
 
 def success(

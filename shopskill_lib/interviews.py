@@ -82,10 +82,7 @@ class Question:
     @property
     def talk(self) -> Conversation:
         """A new conversation that begins with it."""
-        talk = Conversation()
-        talk.add(role="system", content=self.system)
-        talk.add(role="user", content=self.user)
-        return talk
+        return Conversation.of(self.system, self.user)
 
 
 def policy_question(prompts: Prompts) -> Question:

@@ -212,9 +212,7 @@ def _of(model: Model, probes: Sequence[Probe]) -> Probe | None:
 
 
 def _ask(model: Model, question: Question, seed: int) -> Reply:
-    talk = Conversation()
-    talk.show(question.system)
-    talk.add(role="user", content=question.user)
+    talk = Conversation.of(question.system, question.user)
     return call(model, talk, tools_of(question.state), seed, question.language).reply
 
 
