@@ -82,6 +82,15 @@ def parse_json(text: str, where: str) -> Any:
         ) from error
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; empty for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_json(path: Path) -> Any:
     """Read a file that holds one JSON document, or say in one message why it cannot be read."""
     return parse_json(read_text(path), str(path))

@@ -5,12 +5,13 @@ It is imperfect on purpose; every rate is a constant here.
 
 from typing import Any
 
+from shopskill_lib.files import json_object
 from shopskill_lib.records import Language
 from shopskill_lib.simulated.casefile import Case, Exchange, Talk, Trial, trials
 from shopskill_lib.simulated.decisions import BUY, Call
 from shopskill_lib.simulated.diagnosis import Cause, Course, Evidence, as_list, next_action
 from shopskill_lib.simulated.lessons import Wording, join, names, opposite, render, topic, word
-from shopskill_lib.simulated.reading import json_object, read_page
+from shopskill_lib.simulated.reading import read_page
 
 MAX_CARDS = 3
 """Success cards at most where the tool sets no bound."""

@@ -7,10 +7,11 @@ show what was chosen. What is read is the same as of our own pages; the shopper 
 import re
 from collections.abc import Sequence
 
+from shopskill_lib.files import json_object
 from shopskill_lib.shops.separated import SeparatedPage, read_separated
 from shopskill_lib.simulated import reading
 from shopskill_lib.simulated.decisions import BACK, BUY, NEXT, PREVIOUS
-from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, json_object, read_item
+from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, read_item
 from shopskill_lib.text import tokens
 
 MARK = "[SHOPPING_OBSERVATION_V2]\n"
