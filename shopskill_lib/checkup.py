@@ -396,9 +396,7 @@ class Check(NamedTuple):
     """One line of the page.
 
     Attributes:
-        name: of the line.
         needs: checks without which this one cannot be made.
-        make: the check.
     """
 
     name: str

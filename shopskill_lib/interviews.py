@@ -114,8 +114,6 @@ class Interview:
 
     Attributes:
         who: `policy` or `author`: the prefix of its parameters.
-        model: who is asked.
-        question: what it is asked.
     """
 
     who: str
@@ -292,7 +290,6 @@ class Longest:
 
     Attributes:
         prompts: the policy's texts.
-        task: the longest request.
         page: text and state of the longest page, in the place of the home page.
     """
 
