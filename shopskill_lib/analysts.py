@@ -7,6 +7,7 @@ it proposes is believed only as far as the program can verify it (M7). Neither k
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from shopskill_lib import templates
 from shopskill_lib.audits import Trials, Verdict, judge
 from shopskill_lib.briefs import Brief, brief
-from shopskill_lib.cards import Analysis, Audit, Card, Channel, Facts, FailureLesson, Reason, SuccessLesson
+from shopskill_lib.cards import Analysis, Audit, Card, Channel, Facts, FailureLesson, Lesson, Reason, lesson_texts
 from shopskill_lib.dialogue import REPAIRS, Conversation, obtain
 from shopskill_lib.errors import AuthorError
 from shopskill_lib.firewall import Finding, Instance, Screen, public
@@ -112,13 +113,12 @@ class _Case:
     screen: Screen
     started: datetime
 
-    def scan(self, lesson: SuccessLesson | FailureLesson, prefix: str = "") -> tuple[Finding, ...]:
+    def scan(self, lesson: Lesson, prefix: str = "") -> tuple[Finding, ...]:
         """Return what the firewall finds in a lesson's texts."""
-        fields = lesson.model_dump(exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id"})
-        texts = {prefix + name: text for name, text in fields.items() if text is not None}
+        texts = {prefix + name: text for name, text in lesson_texts(lesson).items()}
         return self.screen.scan(texts, [self.trajectory.task_id])
 
-    def card(self, facts: dict[str, Any], lesson: SuccessLesson | FailureLesson | None) -> Card:
+    def card(self, facts: dict[str, Any], lesson: Lesson | None) -> Card:
         """Return a card, named by its content."""
         trajectory, analyst = self.trajectory, self.analyst
         common = {
@@ -170,17 +170,13 @@ def _open_case(
     return _Case(analyst, trajectory, channel, identity, category, screen, analyst.model.clock.now())
 
 
-def _open_talk(
-    analyst: Analyst, trajectory: Trajectory, channel: Channel, more: Mapping[str, Any] | None = None
-) -> tuple[Conversation, Brief]:
+def _open_talk(case: _Case, more: Mapping[str, Any] | None = None) -> tuple[Conversation, Brief]:
     """Return the conversation that an analysis begins with."""
-    system = analyst.texts[channel]
+    analyst = case.analyst
+    system = analyst.texts[case.channel]
     room = analyst.context_tokens - estimated_tokens(system)
-    about = brief(trajectory, analyst.skill, language=analyst.language, room=room, more=more)
-    talk = Conversation()
-    talk.add(role="system", content=system)
-    talk.add(role="user", content=about.text)
-    return talk, about
+    about = brief(case.trajectory, analyst.skill, language=analyst.language, room=room, more=more)
+    return Conversation.of(system, about.text), about
 
 
 def success(
@@ -202,15 +198,15 @@ def success(
         InfrastructureError, SetupError: the model could not be reached, or does not work as it is set up.
     """
     case = _open_case(analyst, trajectory, "success", identity, category, instance)
-    talk, about = _open_talk(analyst, trajectory, "success")
+    talk, about = _open_talk(case)
     seed = analyst.call_seed(trajectory, "success")
-    drafts = _submission(analyst, trajectory, talk, seed).cards
+    drafts = _submission(case, talk, seed).cards
     findings = _scan_drafts(case, drafts)
     first, reasked = findings, bool(findings)
     if reasked:
         talk.remark(firewall_answer(findings, analyst.language))
-        again = _resubmission(analyst, trajectory, talk, seed + REPAIRS + 1)
-        drafts = drafts if again is None else again.cards
+        with suppress(AuthorError):  # nothing valid: the first cards stand
+            drafts = _submission(case, talk, seed + REPAIRS + 1).cards
         findings = _scan_drafts(case, drafts)
     tainted = {finding.field.split(".")[1] for finding in findings}
     cards = [_success_card(case, draft, reasked, str(place) in tainted) for place, draft in enumerate(drafts)]
@@ -220,24 +216,17 @@ def success(
     return case.close(cards, about, (*first, *(findings if reasked else ())), more)
 
 
-def _submission(analyst: Analyst, trajectory: Trajectory, talk: Conversation, seed: int) -> SuccessSubmission:
+def _submission(case: _Case, talk: Conversation, seed: int) -> SuccessSubmission:
     """Ask for success cards until they are valid."""
+    analyst = case.analyst
     return obtain(
         analyst.model,
         talk,
         success_tool(analyst.max_cards),
         seed,
         language=analyst.language,
-        check=lambda given: faults_of_cards(given.cards, trajectory, analyst.skill, analyst.max_cards),
+        check=lambda given: faults_of_cards(given.cards, case.trajectory, analyst.skill, analyst.max_cards),
     )
-
-
-def _resubmission(analyst: Analyst, trajectory: Trajectory, talk: Conversation, seed: int) -> SuccessSubmission | None:
-    """Ask once more after the firewall; None when that brings nothing valid, and the first cards stand."""
-    try:
-        return _submission(analyst, trajectory, talk, seed)
-    except AuthorError:
-        return None
 
 
 def _scan_drafts(case: _Case, drafts: Sequence[SuccessDraft]) -> tuple[Finding, ...]:
@@ -286,7 +275,7 @@ def failure(
     case = _open_case(analyst, trajectory, "failure", identity, task.category, instance)
     gold = shop.inspect(task.gold_asin)
     limits = {"rounds": analyst.rounds, "tokens": analyst.tokens}
-    talk, about = _open_talk(analyst, trajectory, "failure", {"gold": {"asin": gold.asin}, "limits": limits})
+    talk, about = _open_talk(case, {"gold": {"asin": gold.asin}, "limits": limits})
     trials = Trials(shop, task, trajectory)
     inquiry = Inquiry(
         model=analyst.model,

@@ -23,7 +23,6 @@ class Trial:
         number: from 1.
         after_steps: turns of the trajectory that were replayed.
         differs_at: first turn whose page was not the recorded one; None when all were the same.
-        session: the visit.
         actions: the analyst's own actions.
         feedback: the shop's reason code for each.
         pages: page before each of them.

@@ -101,9 +101,7 @@ class Desk:
             FirewallError: something privileged is among the sections.
         """
         public(sections, f"the {role} prompt")
-        talk = Conversation()
-        talk.add(role="system", content=self._prompt(role))
-        talk.add(role="user", content=written(sections))
+        talk = Conversation.of(self._prompt(role), written(sections))
         identity = fingerprint([self.author.identity.decisive, role, talk.digest, form.tool.schema])
         kept = self._kept(identity, form)
         if kept is not None:

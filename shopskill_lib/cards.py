@@ -82,6 +82,14 @@ class FailureLesson(Record):
     """Whole new text of that chunk; None for an ADD."""
 
 
+Lesson = SuccessLesson | FailureLesson
+
+
+def lesson_texts(lesson: Lesson) -> dict[str, str]:
+    """Return what a lesson says, by field: neither its stage nor the chunks that it names."""
+    return lesson.model_dump(exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id"}, exclude_none=True)
+
+
 class Facts(Record):
     """What the program knows of a card without gold: enums, numbers, salted keys."""
 
@@ -122,7 +130,7 @@ class Card(Record):
     source_trajectory_id: str
     channel: Channel
     facts: Facts
-    deployable: SuccessLesson | FailureLesson | None
+    deployable: Lesson | None
     """None for NO_PROPOSAL."""
 
     @model_validator(mode="after")

@@ -71,7 +71,6 @@ def keys(columns: Columns, path: Path) -> tuple[list[str], list[int], IntArray]:
 
 
 def _sample(cell: str, task_id: str, path: Path) -> int:
-    """Read a sample number."""
     number = re.fullmatch(r"(\d+)(?:\.0+)?", cell)
     if not number:
         raise InputError(
@@ -240,11 +239,7 @@ def missing_episodes(
 
 
 def masks(
-    columns: Columns,
-    named: tuple[Intervention, ...],
-    outcomes: Sequence[str],
-    task_ids: Sequence[str],
-    path: Path,
+    columns: Columns, named: tuple[Intervention, ...], outcomes: Sequence[str], task_ids: Sequence[str], path: Path
 ) -> tuple[tuple[Intervention, ...], IntArray]:
     """Return the factors and the (n, K) masks, from a bit string or from one column a factor."""
     known = {*DESCRIPTIVE, *outcomes, *(f"bare_{name}" for name in outcomes)}
@@ -309,7 +304,6 @@ def _refuse_factor_named_as_description(columns: Columns, named: tuple[Intervent
 
 
 def _bits(cell: str, width: int, task_id: str, path: Path) -> list[int]:
-    """Read one bit string."""
     if set(cell) <= {"0", "1"} and len(cell) == width:
         return [int(bit) for bit in cell]
     raise InputError(
@@ -322,7 +316,6 @@ def _bits(cell: str, width: int, task_id: str, path: Path) -> list[int]:
 
 
 def _factor(columns: Columns, name: str, task_ids: Sequence[str], path: Path) -> list[int]:
-    """Read one 0/1 factor column."""
     values = []
     for text, task_id in zip(columns.cells[name], task_ids, strict=True):
         cell = TRUTH.get(text.lower(), text)

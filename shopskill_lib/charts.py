@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shopskill_lib.plots import intervals, style
+from shopskill_lib.plots import BLUE, intervals, style
 from shopskill_lib.ranking import BARE, PLACEBO, RANDOM, Ranking
 
 
@@ -32,7 +32,7 @@ def calibration(ranking: Ranking) -> Figure:
         for marker, words, chosen in _ranked_arms(arms):
             _upright(axes, chosen.rename(columns={"gain": "measured"}), words, marker, "0.75")
         if len(parts):
-            _upright(axes, parts, f"fresh masks ({parts['masks'].sum()}), by quantile", "o", "#0b4f8a")
+            _upright(axes, parts, f"fresh masks ({parts['masks'].sum()}), by quantile", "o", BLUE)
         ends = np.array([arms["predicted"].min(), arms["predicted"].max()], dtype=np.float64)
         axes.plot(ends, ends, "--", color="black", lw=0.9, label="measured = predicted")
         axes.axhline(0.0, color="black", lw=0.6)

@@ -20,6 +20,7 @@ from scipy import stats
 
 from shopskill_lib import analysts, authoring, doctor, interviews, online, protocol, rollouts, stages, workbench
 from shopskill_lib.agent import Prompts, load_prompts
+from shopskill_lib.cells import COMPONENTS
 from shopskill_lib.console import respond, say
 from shopskill_lib.doctor import Finding
 from shopskill_lib.errors import InfrastructureError, InputError, Interrupted, ParameterError, ShopskillError
@@ -272,15 +273,12 @@ def shop_episode(case: Case) -> Finding:
     found = f"{where} bought {bought} and earned {end.reward:.2f}, ended by {end.reward_detail.termination_reason}"
     if bought == "gold" and end.reward == 1:
         return Finding("ok", found)
-    parts = ", ".join(f"{name} {getattr(end.reward_detail, name):g}" for name in _PARTS)
+    parts = ", ".join(f"{name} {getattr(end.reward_detail, name):g}" for name in COMPONENTS)
     return Finding(
         "warning",
         f"{found} ({parts})",
         "see whether products, tasks and reward belong together, and whether max_steps leaves room for a purchase",
     )
-
-
-_PARTS = ("r_type", "r_att", "r_option", "r_price")
 
 
 def _buy(session: Session, task: Task, gold: Product) -> StepResult:
@@ -398,9 +396,7 @@ class Check(NamedTuple):
     """One line of the page.
 
     Attributes:
-        name: of the line.
         needs: checks without which this one cannot be made.
-        make: the check.
     """
 
     name: str

@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from shopskill_lib.authoring import Desk, Form, Piece, misplaced, weigh, written
-from shopskill_lib.cards import Card, Channel, FailureLesson, Stage, SuccessLesson, Text
+from shopskill_lib.cards import Card, Channel, FailureLesson, Lesson, Stage, SuccessLesson, Text, lesson_texts
 from shopskill_lib.dialogue import record_tool
 from shopskill_lib.pools import Parts
 from shopskill_lib.records import Record, fingerprint
 from shopskill_lib.similarity import Passage, groups
 from shopskill_lib.skills import Skill
-
-Lesson = SuccessLesson | FailureLesson
 
 ANSWERED = 12
 """Tokens of a card's id in a reply, about; ids may take half of the reply, texts the rest."""
@@ -242,8 +240,8 @@ def _as_item(cluster: Cluster, cards: Mapping[str, Card]) -> _Item:
 
 def passage_of(lesson: Lesson) -> Passage:
     """Return what a lesson is compared by: mechanism, applicability and what to do (M13)."""
-    told = lesson.model_dump(exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id", "proposed_content"})
-    return Passage("\n".join(told.values()), lesson.workflow_stage)
+    told = [text for name, text in lesson_texts(lesson).items() if name != "proposed_content"]
+    return Passage("\n".join(told), lesson.workflow_stage)
 
 
 def _entry(item: _Item, number: int) -> dict[str, Any]:

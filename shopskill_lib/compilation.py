@@ -141,11 +141,8 @@ class _Rules:
     """The rules of one question.
 
     Attributes:
-        evidence: mechanisms, clusters, cards.
         wanted: ids of the mechanisms that are shown.
         skill: in force.
-        room: most chunks.
-        language: of the texts.
         too_long: the last answer whose only fault was its length.
     """
 

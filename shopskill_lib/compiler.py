@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from shopskill_lib.authoring import Desk, Origin, Piece
-from shopskill_lib.cards import STAGES, Card, Channel, Stage
+from shopskill_lib.cards import STAGES, Card, Channel, Stage, lesson_texts
 from shopskill_lib.clusters import Cluster, LeftOut, consolidate
 from shopskill_lib.compilation import ChunkDraft, Compiled, Evidence, compile_chunks
 from shopskill_lib.errors import InputError
@@ -185,10 +185,7 @@ def _sift(desk: Desk, cards: Iterable[Card]) -> tuple[list[Card], list[LeftOut]]
         if card.deployable is None:
             unfit.append(LeftOut(item_id=card.card_id, step="analysis", reason=card.facts.reason or "no_proposal"))
             continue
-        texts = card.deployable.model_dump(
-            mode="json", exclude={"workflow_stage", "related_chunk_ids", "target_chunk_id"}, exclude_none=True
-        )
-        if desk.findings([Piece(card.card_id, texts, (card.source_trajectory_id,))]):
+        if desk.findings([Piece(card.card_id, lesson_texts(card.deployable), (card.source_trajectory_id,))]):
             unfit.append(LeftOut(item_id=card.card_id, step="analysis", reason="firewall"))
         else:
             usable.append(card)

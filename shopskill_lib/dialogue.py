@@ -38,6 +38,14 @@ class Conversation:
         self._hash = hashlib.sha256(b"[")
         self._offered = ""
 
+    @classmethod
+    def of(cls, system: str, user: str) -> "Conversation":
+        """Begin with a system message and a user message."""
+        talk = cls()
+        talk.show(system)
+        talk.add(role="user", content=user)
+        return talk
+
     @property
     def in_text(self) -> bool:
         """Whether calls are written as text in it: tools have been described (see `offer`)."""

@@ -8,7 +8,7 @@ from shopskill_lib import leaks, protocol, rollouts
 from shopskill_lib.cards import Card
 from shopskill_lib.desk import AUDIT, CARDS, PLAN, Analyses, Desk, Stage, read_analyses
 from shopskill_lib.errors import InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.firewall import Instance, Screen, instance_of
 from shopskill_lib.records import Ending, Product, Task
 from shopskill_lib.rollouts import Planned
@@ -55,7 +55,7 @@ def load_train_pairs(bench: Bench, skill: Skill) -> list[tuple[Trajectory, Task]
     plan = plan_train(bench, skill)
     rolled = rollouts.load(plan, bench.agent, bench.folder, rollout_seed=bench.settings.rollout_seed)["train"]
     pairs = _paired(plan, rolled)
-    analysed = set(parse_json(read_text(bench.folder / PLAN), str(bench.folder / PLAN))["identities"])
+    analysed = set(read_json(bench.folder / PLAN)["identities"])
     strange = analysed ^ {trajectory.trajectory_id for trajectory, _ in pairs}
     if rolled.owed or strange:
         raise InputError(
@@ -180,7 +180,7 @@ def read_cards(folder: Path) -> list[Card]:
     """
     wanted = None
     if (folder / PLAN).exists():
-        wanted = set(parse_json(read_text(folder / PLAN), str(folder / PLAN))["identities"].values())
+        wanted = set(read_json(folder / PLAN)["identities"].values())
     known = read_analyses(folder)
     cards = [card for name, analysis in known.items() if wanted is None or name in wanted for card in analysis.cards]
     return sorted(cards, key=lambda card: card.card_id)

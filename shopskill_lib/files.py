@@ -5,9 +5,13 @@ import os
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from shopskill_lib.errors import InputError, OutputError
+
+T = TypeVar("T")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -76,6 +80,34 @@ def parse_json(text: str, where: str) -> Any:
             allowed="one complete JSON document",
             todo="check that the file is whole, or write it again",
         ) from error
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text is; empty for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def read_json(path: Path) -> Any:
+    """Read a file that holds one JSON document, or say in one message why it cannot be read."""
+    return parse_json(read_text(path), str(path))
+
+
+def read_record(path: Path, form: TypeAdapter[T], *, found: str, allowed: str, todo: str) -> T:
+    """Read a file of ours that holds one JSON record.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged: `found`, and the first field that is not as it was written.
+    """
+    try:
+        return form.validate_json(read_bytes(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise InputError(f"{found} ({why})", where=str(path), allowed=allowed, todo=todo) from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from shopskill_lib.comparison import Comparison
-from shopskill_lib.errors import InputError
-from shopskill_lib.files import read_text, write_bytes, write_json
+from shopskill_lib.files import read_record, write_bytes, write_json
 from shopskill_lib.gates import PRIMARY
-from shopskill_lib.noise import Estimate, Scatter
+from shopskill_lib.noise import Interval, Scatter
 from shopskill_lib.observations import Observations
 from shopskill_lib.records import Record, fingerprint
 from shopskill_lib.text import task_key
@@ -183,15 +182,13 @@ def read(folder: Path) -> Noise | None:
     path = folder / FILE
     if not path.exists():
         return None
-    try:
-        return Noise.model_validate_json(read_text(path))
-    except ValidationError as error:
-        raise InputError(
-            f"the noise floor cannot be used ({' '.join(str(error).split())})",
-            where=str(path),
-            allowed="the noise.json that shopskill noise wrote",
-            todo="remove it and repeat shopskill noise: what was rolled out is kept",
-        ) from error
+    return read_record(
+        path,
+        TypeAdapter(Noise),
+        found="the noise floor cannot be used",
+        allowed="the noise.json that shopskill noise wrote",
+        todo="remove it and repeat shopskill noise: what was rolled out is kept",
+    )
 
 
 def write(folder: Path, floor: Floor) -> Noise:
@@ -232,9 +229,9 @@ def tasks_hash(task_ids: Sequence[str]) -> str:
     return fingerprint(sorted(map(task_key, task_ids)))
 
 
-def _told(figure: Estimate, form: str) -> str:
+def _told(figure: Interval, form: str) -> str:
     return f"{figure.value:{form}} [{figure.low:{form}}, {figure.high:{form}}]"
 
 
-def _percent(figure: Estimate) -> str:
+def _percent(figure: Interval) -> str:
     return f"{figure.value:.1%} (95 % {figure.low:.1%} to {figure.high:.1%})"

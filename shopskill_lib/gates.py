@@ -11,11 +11,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shopskill_lib import diagnostics, inference, masks, ols, rails, resampling, selection, subgroups
-from shopskill_lib.comparison import Comparison, compare_paired
+from shopskill_lib.comparison import PRIMARY, Comparison, compare_paired
 from shopskill_lib.errors import DesignError, ParameterError
 from shopskill_lib.observations import Observations, design_report, plain_rows, read_comparison, read_observations
 
 __all__ = [
+    "PRIMARY",
     "Comparison",
     "Gate",
     "Outcome",
@@ -29,7 +30,6 @@ FloatArray = NDArray[np.float64]
 
 RESAMPLES = 10_000
 LEAST_CLUSTERS = 20
-PRIMARY = "reward"
 
 DECISION_COLUMNS = ("intervention_id", "coefficient", "std_error", "ci_low", "ci_high", "rank", "status")
 """What stands beside every decision, wherever it is printed."""

@@ -50,17 +50,10 @@ class Inquiry:
     """One failure audit in progress.
 
     Attributes:
-        model: the analyst.
-        language: of explanations.
         talk: the conversation, which is added to.
-        trials: the shop.
         gold: the product that `inspect_gold` shows.
-        trajectory: the failed trajectory.
-        skill: the current skill.
-        rounds: most requests.
         tokens: most tokens; the request that would pass them is the last.
         seed: of the first request; every further one counts one up.
-        spent: tokens so far.
     """
 
     model: Model
@@ -167,12 +160,7 @@ def _page(trial: Trial, told: dict[str, Any]) -> str:
 
 
 def _parameters(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _steps(last: int, arguments: Mapping[str, Any]) -> int:

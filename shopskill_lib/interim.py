@@ -13,7 +13,7 @@ import pandas as pd
 from shopskill_lib import gates, looks, protocol, sequential
 from shopskill_lib.cycle import Rule
 from shopskill_lib.errors import InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.folders import folder as made
 from shopskill_lib.gates import Gate
 from shopskill_lib.inference import LEVEL
@@ -144,7 +144,7 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
     place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
     names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
     new = replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
-    frozen = parse_json(read_text(path), str(path))
+    frozen = read_json(path)
     gate = _fit(protocol.gate_a(new), new, rule)
     rows = {
         factor["intervention_id"]: (factor["coefficient"], factor["status"] == "selected")

@@ -27,9 +27,9 @@ from shopskill_lib.records import (
     Product,
     Task,
     Treatment,
-    Usage,
     canonical,
     make_treatment,
+    total_usage,
 )
 from shopskill_lib.replies import Reply, Stop
 from shopskill_lib.settings import SHIPPED, Settings
@@ -82,10 +82,7 @@ class Question:
     @property
     def talk(self) -> Conversation:
         """A new conversation that begins with it."""
-        talk = Conversation()
-        talk.add(role="system", content=self.system)
-        talk.add(role="user", content=self.user)
-        return talk
+        return Conversation.of(self.system, self.user)
 
 
 def policy_question(prompts: Prompts) -> Question:
@@ -117,8 +114,6 @@ class Interview:
 
     Attributes:
         who: `policy` or `author`: the prefix of its parameters.
-        model: who is asked.
-        question: what it is asked.
     """
 
     who: str
@@ -227,25 +222,21 @@ _PARSER = (
 def usage(interview: Interview) -> Finding:
     """Tell whether replies carry token counts and a finish_reason."""
     replies = interview.replies
-    uncounted = sum(reply.usage is None for reply in replies)
+    counted = total_usage(reply.usage for reply in replies)
     unfinished = sum(reply.finish_reason is None for reply in replies)
-    if uncounted or unfinished:
+    if counted is None or unfinished:
+        uncounted = sum(reply.usage is None for reply in replies)
         return Finding(
             "warning",
             f"usage is missing in {uncounted} of {len(replies)} replies, finish_reason in {unfinished}",
             "without usage no tokens, costs or budgets are known; without finish_reason a reply that ran out of tokens "
             "looks like a fault: have the server send both",
         )
-    prompt, completion = (sum(numbers) / len(replies) for numbers in zip(*map(_numbers, replies), strict=True))
+    prompt, completion = counted.prompt_tokens / len(replies), counted.completion_tokens / len(replies)
     thought = sum(reply.reasoning is not None for reply in replies)
     thoughts = f"; {thought} replies with reasoning, which is kept and never sent back" if thought else "; no reasoning"
     found = f"usage and finish_reason in every reply, about {prompt:,.0f} prompt and {completion:,.0f} reply tokens"
     return Finding("ok", found + thoughts)
-
-
-def _numbers(reply: Reply) -> tuple[int, int]:
-    counted = reply.usage or Usage(prompt_tokens=0, completion_tokens=0)
-    return counted.prompt_tokens, counted.completion_tokens
 
 
 def seeds(interview: Interview) -> Finding:
@@ -299,7 +290,6 @@ class Longest:
 
     Attributes:
         prompts: the policy's texts.
-        task: the longest request.
         page: text and state of the longest page, in the place of the home page.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shopskill_lib import masks, protocol, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text, write_json
+from shopskill_lib.files import read_json, read_text, write_json
 from shopskill_lib.folders import folder as made
 from shopskill_lib.looks import RANKING
 from shopskill_lib.pools import Pool
@@ -151,7 +151,7 @@ def read_gate(folder: Path) -> Frozen:
             allowed="a run folder with a frozen Gate A that was rolled out in it",
             todo="run 03_gate_a there first",
         )
-    record = parse_json(read_text(path), str(path))
+    record = read_json(path)
     factors, halves = record["factors"], record["together"]["halves"]
     ranked = sorted((item for item in factors if item["rank"] is not None), key=lambda item: int(item["rank"]))
     found = Frozen(
@@ -347,7 +347,7 @@ def _freeze(plan: Plan, path: Path) -> None:
     given = plan.model_dump(mode="json")
     if not path.exists():
         write_json(path, given)
-    frozen = parse_json(read_text(path), str(path))
+    frozen = read_json(path)
     if frozen != given:
         unlike = [name for name in given if not isinstance(frozen, dict) or frozen.get(name) != given[name]]
         raise DesignError(

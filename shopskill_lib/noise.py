@@ -20,7 +20,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval:
     """A figure with its 95 % interval over tasks."""
 
     value: float
@@ -47,14 +47,14 @@ class Scatter:
 
     tasks: int
     mean: float
-    difference: Estimate
+    difference: Interval
     largest: float
-    within: Estimate
+    within: Interval
     between: float
-    share: Estimate | None
-    spread: Estimate
-    half_width: Estimate
-    flips: Estimate | None
+    share: Interval | None
+    spread: Interval
+    half_width: Interval
+    flips: Interval | None
 
 
 def scatter(runs: FloatArray, resamples: int, seed: int) -> Scatter | None:
@@ -102,14 +102,14 @@ def _by_task(runs: FloatArray) -> tuple[FloatArray, FloatArray]:
     return values, np.nanmean(pairs[:, ~np.isnan(pairs).all(axis=0)], axis=0)
 
 
-def _map(change: Callable[[float], float], figure: Estimate) -> Estimate:
+def _map(change: Callable[[float], float], figure: Interval) -> Interval:
     """Return an increasing function of a figure."""
-    return Estimate(change(figure.value), change(figure.low), change(figure.high))
+    return Interval(change(figure.value), change(figure.low), change(figure.high))
 
 
-def _estimate(value: float, drawn: FloatArray) -> Estimate:
+def _estimate(value: float, drawn: FloatArray) -> Interval:
     """Return a figure with its percentile interval."""
-    return Estimate(float(value), *resampling.percentile_interval(drawn, LEVEL))
+    return Interval(float(value), *resampling.percentile_interval(drawn, LEVEL))
 
 
 def _between(moments: FloatArray, tasks: int) -> tuple[FloatArray, FloatArray]:

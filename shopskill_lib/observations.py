@@ -28,6 +28,9 @@ BoolArray = NDArray[np.bool_]
 MISSING_P = 0.05
 """Level of M20's exact tests."""
 
+ADMITTED = 0.5
+"""Largest share of missing pairs where a gate is read again: the frozen gate has applied its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -173,6 +176,12 @@ def read_observations(
     )
 
 
+def read_again(folder: Path) -> Observations:
+    """Read the pairs of a folder whose gate has been fitted (see `read_observations`)."""
+    named = folder / "interventions.json"
+    return read_observations(folder / "observations.csv", named if named.exists() else None, ADMITTED)
+
+
 def read_comparison(path: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read `bare_x` and `equipped_x` columns as two frames, bare and equipped, one row a task and sample.
 
@@ -224,7 +233,6 @@ def _columns(path: Path) -> Columns:
 def _arm(
     columns: Columns, prefix: str, outcomes: Sequence[str], task_ids: Sequence[str], path: Path
 ) -> dict[str, FloatArray]:
-    """Read the outcomes of one arm."""
     arm = {name: cells.numbers(columns.cells[prefix + name], prefix + name, task_ids, path) for name in outcomes}
     cells.refuse_reward_unlike_strict(arm, prefix, task_ids, path)
     cells.refuse_other_success(arm, prefix, task_ids, path)
@@ -410,15 +418,15 @@ def _refuse_left_out(columns: Columns, incomplete: int, max_missing: float, path
     return [f"{found}: they carry no mask, so whether they are missing at random could not be tested (M20)"]
 
 
-def _shortened(ids: Sequence[str], most: int = 10) -> str:
+def _shortened(ids: Sequence[str]) -> str:
     """List at most ten ids."""
-    return ", ".join([*ids[:most], *(["..."] if len(ids) > most else [])])
+    return ", ".join([*ids[:10], *(["..."] if len(ids) > 10 else [])])
 
 
-def _listed(ids: Sequence[str], most: int = 10) -> str:
+def _listed(ids: Sequence[str]) -> str:
     """Count ids and list at most ten of them."""
-    more = f", and {len(ids) - most} more" if len(ids) > most else ""
-    return f"{len(ids)} (tasks {', '.join(ids[:most])}{more})" if ids else "none"
+    more = f", and {len(ids) - 10} more" if len(ids) > 10 else ""
+    return f"{len(ids)} (tasks {', '.join(ids[:10])}{more})" if ids else "none"
 
 
 def _bounds(

@@ -11,7 +11,7 @@ import pandas as pd
 from shopskill_lib import chronicle, cycle, ledger, protocol, rollouts, workbench
 from shopskill_lib.cycle import RULE, Rule, Start, Trainer
 from shopskill_lib.errors import InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.protocol import ROUNDS
 from shopskill_lib.rolloutset import Forecast
@@ -118,7 +118,7 @@ def _begin(bench: Bench) -> Start:
     """Return what round 0 begins with: the skill of Gate A and its coefficients."""
     skill = protocol.read_selected(bench.folder)
     place = bench.folder / protocol.GATE
-    gate = parse_json(read_text(place), str(place))
+    gate = read_json(place)
     policy = workbench.endpoint(bench.settings, "policy")
     rows = measured(gate, protocol.read_draft(bench.settings, bench.folder), None, policy.checkpoint)
     measured_at = set(pd.read_csv(bench.folder / "observations.csv", dtype=str)["checkpoint"])

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_text
-from shopskill_lib.observations import Observations, read_observations
+from shopskill_lib.files import read_json
+from shopskill_lib.observations import Observations, read_again
 from shopskill_lib.records import Episode, total_usage
 from shopskill_lib.store import Store, best
 
@@ -101,10 +101,8 @@ def read(run_dir: Path, prices: Tokens = (0.0, 0.0)) -> Pilot:
     Raises:
         InputError, MissingError: there are too few pairs, or they cannot be used.
     """
-    path = run_dir / "observations.csv"
-    if path.exists():
-        named = run_dir / "interventions.json"
-        pairs = read_observations(path, named if named.exists() else None, max_missing=0.5)
+    if (run_dir / "observations.csv").exists():
+        pairs = read_again(run_dir)
         bare, masked = _columns(pairs.bare), _columns(pairs.masked)
         simulated, tasks = pairs.simulated, int(pairs.tasks.max()) + 1
         success, between = of_pairs(pairs)
@@ -173,7 +171,7 @@ def _successes(arm: list[Episode]) -> FloatArray:
 def _run_prices(run_dir: Path, otherwise: Tokens) -> tuple[float | None, float | None]:
     """Return the prices that a run's parameters name, or others where it has none."""
     path = run_dir / "params.json"
-    named = parse_json(read_text(path), str(path)) if path.exists() else {}
+    named = read_json(path) if path.exists() else {}
     price_in, price_out = _prices(named.get("policy_price_in", 0.0), named.get("policy_price_out", 0.0))
     return _prices(*otherwise) if price_in is None else (price_in, price_out)
 

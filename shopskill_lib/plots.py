@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,12 +26,19 @@ from shopskill_lib.floors import Floor
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.pooling import Pool
 
+BLUE, GREY = "#0b4f8a", "#b8b8b8"
+"""What a figure is about, and what stands beside it."""
+
+SUCCESS: dict[str, Any] = {"color": BLUE, "edgecolor": "black", "label": "success cards"}
+FAILURE: dict[str, Any] = {"color": "#dddddd", "edgecolor": "black", "hatch": "//", "label": "failure cards"}
+"""Bars of the two channels."""
+
 STATUS_MARKS = {
-    "selected": ("o", "#0b4f8a"),
+    "selected": ("o", BLUE),
     "budget_excluded": ("D", "#4f7cac"),
     "retired": ("s", "#8a8a8a"),
     "non_positive": ("v", "#8a8a8a"),
-    "rewrite_loser": ("X", "#b8b8b8"),
+    "rewrite_loser": ("X", GREY),
 }
 """Marker and colour of a status; the greys differ in lightness too."""
 
@@ -147,8 +155,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
             known = [floor.outcomes.get(name) for name in score["metric"]]
             if _band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known]):
                 figure.legend(loc="outside lower center")
-        label_of = "simulated: " if comparison.simulated else ""
-        figure.suptitle(f"{label_of}Equipped against bare, {comparison.n_tasks} tasks")
+        figure.suptitle(f"{_mark(comparison.simulated)}Equipped against bare, {comparison.n_tasks} tasks")
     return figure
 
 
@@ -157,19 +164,19 @@ def changes(comparison: Comparison) -> Figure:
     with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.6), layout="constrained")
         values = comparison.flips["delta"].to_numpy()
-        axes.fill_between(np.arange(len(values)), values, step="mid", color="#0b4f8a", alpha=0.8, lw=0)
+        axes.fill_between(np.arange(len(values)), values, step="mid", color=BLUE, alpha=0.8, lw=0)
         axes.axhline(0.0, color="black", lw=0.8)
         axes.set_xlabel(f"task, sorted: {comparison.wins} better, {comparison.ties} equal, {comparison.losses} worse")
         axes.set_ylabel("reward difference")
         axes.set_ylim(-1.05, 1.05) if np.abs(values).max() <= 1 else None
-        axes.set_title(("simulated: " if comparison.simulated else "") + "Difference of every task")
+        axes.set_title(f"{_mark(comparison.simulated)}Difference of every task")
     return figure
 
 
 def funnel(table: pd.DataFrame) -> Figure:
     """Draw the steps from rollouts to eligible cards (`tables.funnel`), counts written beside the bars."""
     counts = table["count"]
-    kinds = {"#0b4f8a": ~counts.index.str.startswith("no proposal"), "#b8b8b8": counts.index.str.startswith("no prop")}
+    kinds = {BLUE: ~counts.index.str.startswith("no proposal"), GREY: counts.index.str.startswith("no prop")}
     with style():
         figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.28 * len(counts)), layout="constrained")
         rows = np.arange(len(counts))
@@ -190,16 +197,8 @@ def stages(table: pd.DataFrame) -> Figure:
     with style():
         figure, axes = plt.subplots(figsize=(7.0, 2.9), layout="constrained")
         rows = np.arange(len(table))
-        axes.barh(rows - 0.2, table["success cards"], 0.38, color="#0b4f8a", edgecolor="black", label="success cards")
-        axes.barh(
-            rows + 0.2,
-            table["failure cards"],
-            0.38,
-            color="#dddddd",
-            edgecolor="black",
-            hatch="//",
-            label="failure cards",
-        )
+        axes.barh(rows - 0.2, table["success cards"], 0.38, **SUCCESS)
+        axes.barh(rows + 0.2, table["failure cards"], 0.38, **FAILURE)
         axes.set_yticks(rows, table.index)
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -214,9 +213,8 @@ def support(table: pd.DataFrame) -> Figure:
     with style():
         figure, axes = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(table)), layout="constrained")
         rows = np.arange(len(table))
-        done, failed = table["success cards"], table["failure cards"]
-        axes.barh(rows, done, color="#0b4f8a", edgecolor="black", lw=0.6, label="success cards")
-        axes.barh(rows, failed, left=done, color="#dddddd", ec="black", lw=0.6, hatch="//", label="failure cards")
+        axes.barh(rows, table["success cards"], lw=0.6, **SUCCESS)
+        axes.barh(rows, table["failure cards"], left=table["success cards"], lw=0.6, **FAILURE)
         axes.set_yticks(rows, [label(title, column) for title, column in zip(table["title"], table.index, strict=True)])
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -277,12 +275,12 @@ def forest(pool: Pool) -> Figure:
             axes.plot(gate["coefficient"], places, marker, color=shade, ms=4.5, label=_plain(_ascii(name, number)))
         last = np.arange(len(rows)) + 0.35 - step * len(names)
         axes.hlines(last, pooled["ci_low"], pooled["ci_high"], color="black", lw=2.4)
-        axes.plot(pooled["coefficient"], last, "D", color="#0b4f8a", mec="black", ms=6.5, label="pooled")
+        axes.plot(pooled["coefficient"], last, "D", color=BLUE, mec="black", ms=6.5, label="pooled")
         axes.axvline(0.0, color="black", lw=0.9)
         axes.set_yticks(range(len(rows)), [label(title, len(rows) - row) for row, title in enumerate(pooled["title"])])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlabel("effect on reward, masked minus bare; bars: 95 % intervals, pooled ones clustered by task")
-        figure.suptitle(f"{'simulated: ' if pool.simulated else ''}Effects over {len(names)} gates")
+        figure.suptitle(f"{_mark(pool.simulated)}Effects over {len(names)} gates")
         figure.legend(loc="outside lower center", ncols=min(len(names) + 1, 4))
     return figure
 
@@ -298,7 +296,7 @@ def gaps(table: pd.DataFrame) -> Figure:
         figure, (rewards, gap, size) = plt.subplots(1, 3, figsize=(9.0, 2.8), layout="constrained")
         rounds = table.index.to_numpy()
         rewards.plot(rounds, table["R_free"], "o--", color="#555555", label="R_free, no skill")
-        rewards.plot(rounds, table["R_pair"], "s-", color="#0b4f8a", label="R_pair, whole skill")
+        rewards.plot(rounds, table["R_pair"], "s-", color=BLUE, label="R_pair, whole skill")
         rewards.set_ylabel("mean reward")
         rewards.legend(fontsize="x-small")
         reach = [table["G"] - table["G low"], table["G high"] - table["G"]]
@@ -390,9 +388,13 @@ def _by_design(axes: Axes, table: pd.DataFrame, column: str, words: str) -> None
     axes.set_ylabel(words)
 
 
+def _mark(simulated: bool) -> str:
+    """Return the title's first word where a figure rests on simulated models."""
+    return "simulated: " if simulated else ""
+
+
 def _simulated(table: pd.DataFrame) -> str:
-    """Return the title's first word where a table rests on simulated models."""
-    return "simulated: " if table.columns.name == "simulated" else ""
+    return _mark(table.columns.name == "simulated")
 
 
 def save(figure: Figure, path: Path) -> Figure:
@@ -424,7 +426,7 @@ def style() -> Iterator[None]:
 
 def _title(gate: Gate, words: str) -> str:
     """Title with the word simulated where it applies."""
-    return f"{'simulated: ' if gate.observations.simulated else ''}{words} ({len(gate.observations.task_ids)} pairs)"
+    return f"{_mark(gate.observations.simulated)}{words} ({len(gate.observations.task_ids)} pairs)"
 
 
 def _sorted(gate: Gate) -> pd.DataFrame:

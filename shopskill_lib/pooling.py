@@ -17,19 +17,16 @@ from scipy import stats
 
 from shopskill_lib import drift, inference, looks, ols, resampling
 from shopskill_lib.checks import holm
+from shopskill_lib.comparison import PRIMARY
 from shopskill_lib.errors import DesignError, InputError
-from shopskill_lib.files import parse_json, read_text
-from shopskill_lib.observations import Observations, plain_rows, read_observations
+from shopskill_lib.files import read_json
+from shopskill_lib.observations import Observations, plain_rows, read_again
 from shopskill_lib.settings import Settings
 from shopskill_lib.text import task_key
 
 FloatArray = NDArray[np.float64]
 
 LEVEL = 0.05
-PRIMARY = "reward"
-
-ADMITTED = 0.5
-"""Largest share of missing pairs: the frozen gate has applied its own."""
 
 SAME = (
     "language", "catalogue", "catalogue_seed", "n_products", "splits", "persona", "max_steps", "prompts_dir",
@@ -196,8 +193,8 @@ def read_member(folder: Path) -> Member:
     root = folder.resolve().parents[1] if folder.resolve().parent.name == "online" else folder
     settings = Settings.of_run(root) if (root / "params.json").exists() else None
     named = folder / "interventions.json"
-    pairs = read_observations(folder / "observations.csv", named if named.exists() else None, ADMITTED)
-    record = parse_json(read_text(folder / "gate_a.json"), str(folder / "gate_a.json"))
+    pairs = read_again(folder)
+    record = read_json(folder / "gate_a.json")
     hashes = _hashes(named) if named.exists() else {}
     keys = {factor: hashes.get(factor, factor) for factor in pairs.factors}
     if record.get("source", {}).get("sha256") != pairs.sha256:
@@ -215,7 +212,7 @@ def read_member(folder: Path) -> Member:
 
 def _hashes(path: Path) -> dict[str, str]:
     """Return id -> hash of the text, for the columns of a gate that have one."""
-    items = parse_json(read_text(path), str(path))
+    items = read_json(path)
     rows = items if isinstance(items, list) else items.get("interventions", [])
     return {row["intervention_id"]: row["text_sha256"] for row in rows if row.get("text_sha256")}
 

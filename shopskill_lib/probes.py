@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from shopskill_lib.agent import tools_of
 from shopskill_lib.dialogue import Conversation, call
-from shopskill_lib.errors import InfrastructureError, InputError, SetupError
-from shopskill_lib.files import read_bytes, write_json
+from shopskill_lib.errors import InfrastructureError, SetupError
+from shopskill_lib.files import read_record, write_json
 from shopskill_lib.jsonl import append_lines
 from shopskill_lib.models import CallCost, Model
 from shopskill_lib.records import Language, ObservationState, Record, fingerprint
@@ -187,18 +187,13 @@ def read(folder: Path) -> tuple[Probe, ...]:
     path = folder / FILE
     if not path.exists():
         return ()
-    try:
-        return _PROBES.validate_json(read_bytes(path))
-    except ValidationError as error:
-        raise InputError(
-            f"the probes cannot be read ({error.errors()[0]['msg']})",
-            where=str(path),
-            allowed="the file that this program wrote",
-            todo="remove it: the model is probed again",
-        ) from error
-
-
-_PROBES = TypeAdapter(tuple[Probe, ...])
+    return read_record(
+        path,
+        TypeAdapter(tuple[Probe, ...]),
+        found="the probes cannot be read",
+        allowed="the file that this program wrote",
+        todo="remove it: the model is probed again",
+    )
 
 
 def _keep(probe: Probe, folder: Path) -> None:
@@ -217,10 +212,7 @@ def _of(model: Model, probes: Sequence[Probe]) -> Probe | None:
 
 
 def _ask(model: Model, question: Question, seed: int) -> Reply:
-    """Ask one question."""
-    talk = Conversation()
-    talk.show(question.system)
-    talk.add(role="user", content=question.user)
+    talk = Conversation.of(question.system, question.user)
     return call(model, talk, tools_of(question.state), seed, question.language).reply
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from shopskill_lib import leaks, masks, pairing, probes, replicates, rollouts, sequential, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
-from shopskill_lib.files import parse_json, read_text, write_bytes, write_json
+from shopskill_lib.files import read_json, read_text, write_bytes, write_json
 from shopskill_lib.pools import CAP, Pool
 from shopskill_lib.records import Episode, Hint, Split, Step, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
@@ -90,7 +90,7 @@ def read_pool(path: Path) -> Pool:
     Raises:
         InputError: the file holds none, or is damaged.
     """
-    document = parse_json(read_text(path), str(path))
+    document = read_json(path)
     try:
         return Pool.model_validate_json(canonical(document["pool"]))
     except (ValidationError, KeyError, TypeError) as error:
@@ -228,7 +228,7 @@ def at_round(bench: Bench, skill: str) -> Bench:
             allowed=", ".join(done) or '"" for the skill of Gate A: no round is finished here',
             todo="name a finished round, or run 05_online first",
         )
-    report = parse_json(read_text(place / "round.json"), str(place / "round.json"))
+    report = read_json(place / "round.json")
     return moved(bench, place, report["evaluation_model"], report["evaluation_checkpoint"])
 
 
@@ -281,7 +281,7 @@ def freeze_texts(pool: Pool, path: Path) -> None:
     columns = _interventions(pool)
     if not path.exists():
         write_json(path, columns)
-    frozen = parse_json(read_text(path), str(path))
+    frozen = read_json(path)
     if frozen != columns:
         other = ", ".join(str(item["intervention_id"]) for item in columns if item not in frozen)
         raise DesignError(

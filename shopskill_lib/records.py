@@ -114,6 +114,11 @@ class PriceResolution(Record):
     price: float | None
     """Price of the selected variant; None when unverifiable."""
 
+    @classmethod
+    def of(cls, method: str, price: float | None) -> Self:
+        """Return a price, or with None why it cannot be told."""
+        return cls(status="unverifiable" if price is None else "pass", method=method, price=price)
+
 
 class Purchase(Record):
     """What an episode bought."""

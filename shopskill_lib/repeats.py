@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from shopskill_lib import floors, noise, pairing, protocol, replicates, resampling, workbench
 from shopskill_lib.errors import InputError, MissingError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.floors import Coefficients, Floor, Noise, Side
 from shopskill_lib.gates import PRIMARY
-from shopskill_lib.observations import Observations, read_observations
+from shopskill_lib.observations import ADMITTED, Observations, read_observations
 from shopskill_lib.records import Episode
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
@@ -33,9 +33,6 @@ ARM = "repeat"
 STAGE = "noise"
 """In `calls.jsonl`."""
 
-ADMITTED = 0.5
-"""Largest share of missing pairs: the gate has applied its own."""
-
 
 def open_run(folder: Path) -> Bench:
     """Set up what a run folder's `params.json` says; nothing is asked yet.
@@ -45,7 +42,7 @@ def open_run(folder: Path) -> Bench:
     """
     path = folder / "params.json"
     settings = Settings.of_run(folder)
-    elsewhere = parse_json(read_text(path), str(path)).get("observations", "")
+    elsewhere = read_json(path).get("observations", "")
     if elsewhere:
         raise InputError(
             f"the pairs of this run were made elsewhere ({elsewhere})",
@@ -123,7 +120,6 @@ def _pairs(bench: Bench) -> Observations | None:
 def _floor(
     bench: Bench, split: Side, sets: Mapping[str, RolloutSet], pairs: Observations | None, draws: tuple[int, int]
 ) -> Floor:
-    """Return the floor of a split from its episodes."""
     task_ids = [task.task_id for task in bench.tasks(split)]
     runs = {name: _runs(sets, task_ids, name) for name in pairing.SCORES}
     outcomes = {name: noise.scatter(values, *draws) for name, values in runs.items()}

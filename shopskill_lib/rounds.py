@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from shopskill_lib.curriculum import Curriculum
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import read_bytes, write_json
+from shopskill_lib.files import read_record, write_json
 from shopskill_lib.pools import Pool
 from shopskill_lib.protocol import ROUNDS
 from shopskill_lib.records import Record
@@ -282,13 +282,10 @@ def read_round(folder: Path) -> Round:
 
 
 def _read(path: Path, form: TypeAdapter[Form]) -> Form:
-    try:
-        return form.validate_json(read_bytes(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
-            where=str(path),
-            allowed="the files of a finished round, as they were written",
-            todo="restore the file from a copy, or remove this round and all later ones to run them again",
-        ) from error
+    return read_record(
+        path,
+        form,
+        found="the file is damaged",
+        allowed="the files of a finished round, as they were written",
+        todo="restore the file from a copy, or remove this round and all later ones to run them again",
+    )

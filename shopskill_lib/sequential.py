@@ -15,7 +15,7 @@ from scipy import optimize, stats
 
 from shopskill_lib import masks
 from shopskill_lib.errors import DesignError, ParameterError
-from shopskill_lib.files import parse_json, read_text, write_json
+from shopskill_lib.files import read_json, write_json
 from shopskill_lib.inference import LEVEL
 
 FloatArray = NDArray[np.float64]
@@ -94,7 +94,7 @@ def declare(stages: Stages, folder: Path, *, begun: bool) -> None:
         return
     if not path.exists() and not begun:
         write_json(path, plain)
-    if not path.exists() or parse_json(read_text(path), str(path)) != plain:
+    if not path.exists() or read_json(path) != plain:
         raise DesignError(
             f"{len(stages.parts)} stages are asked for, and others were declared before the first rollout",
             where=str(path),
@@ -113,7 +113,7 @@ def level(folder: Path) -> float:
     path = folder / FILE
     if not path.exists():
         return LEVEL
-    parts = parse_json(read_text(path), str(path))["parts"]
+    parts = read_json(path)["parts"]
     stages = Stages(tuple(map(tuple, parts)))
     return level_after(stages, range(1, len(parts)), folder)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from shopskill_lib.errors import ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.masks import Design
 from shopskill_lib.records import CallProtocol, Record, ToolChoice
 
@@ -178,7 +178,7 @@ class Settings(Record):
             ParameterError: a value is of another type or out of range.
         """
         path = folder / "params.json"
-        names = parse_json(read_text(path), str(path))
+        names = read_json(path)
         return cls.of(names).relative_to(folder)
 
     def relative_to(self, folder: Path) -> "Settings":

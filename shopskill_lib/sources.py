@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import decode, parse_json, read_bytes, read_text
+from shopskill_lib.files import decode, parse_json, read_bytes, read_json
 
 MAX_LINE = 1_000_000
 """Longest line of a CSV, in characters: beyond it the file is something else."""
@@ -173,7 +173,7 @@ def read_interventions(path: Path) -> tuple[Intervention, ...]:
     The file is a list, or an object with a list `interventions` or `contributions`, of objects with
     `intervention_id` (or `chunk_id`) and, where known, `logical_chunk_id`, `kind`, `operation`, `order`.
     """
-    return interventions_of(parse_json(read_text(path), str(path)), path)
+    return interventions_of(read_json(path), path)
 
 
 def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
@@ -192,10 +192,7 @@ def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
     repeated = sorted({item for item in ids if ids.count(item) > 1})
     if repeated:
         raise InputError(
-            f"intervention_id {repeated[0]!r} appears twice",
-            where=str(path),
-            allowed="each id once",
-            todo="rename one",
+            f"intervention_id {repeated[0]!r} appears twice", where=str(path), allowed="each id once", todo="rename one"
         )
     for slot in {item.slot for item in found}:
         held = [item.intervention_id for item in found if item.slot == slot and item.kind != "candidate"]
@@ -210,7 +207,6 @@ def interventions_of(document: Any, path: Path) -> tuple[Intervention, ...]:
 
 
 def _intervention(item: dict[str, Any], number: int, path: Path) -> Intervention:
-    """Validate one intervention."""
     identity = item.get("intervention_id", item.get("chunk_id"))
     slot = item.get("logical_chunk_id") or identity
     kind, operation = item.get("kind", "draft"), item.get("operation")

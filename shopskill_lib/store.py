@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from shopskill_lib.errors import InputError, OutputError
+from shopskill_lib.files import json_object
 from shopskill_lib.jsonl import append_lines, read_lines
 from shopskill_lib.records import Episode, ModelCall, Reused
 from shopskill_lib.spending import CALLS
@@ -141,7 +142,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     with file:
         held = not _try_lock(file.fileno())
         file.seek(0)
-        holder = _holder(file.read())
+        holder = json_object(file.read())
         if held or holder.get("host", socket.gethostname()) != socket.gethostname():
             raise OutputError(
                 f"the run folder is in use by process {holder.get('pid', 'unknown')} on "
@@ -166,12 +167,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _holder(text: str) -> dict[str, str]:
-    """Read who wrote a lock; nothing of a lock that was released or half written."""
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}

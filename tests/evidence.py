@@ -22,13 +22,7 @@ Change = Callable[[Json], Any]
 """Arguments of a good answer -> those that are sent; None sends them as they are."""
 
 SUCCESS = ("mechanism", "applicable_when", "decisive_behavior", "generalizable_lesson")
-FAILURE = (
-    "failure_mechanism",
-    "applicable_when",
-    "observable_trigger",
-    "corrective_procedure",
-    "verification_step",
-)
+FAILURE = ("failure_mechanism", "applicable_when", "observable_trigger", "corrective_procedure", "verification_step")
 
 
 def card(language: Language, name: str, channel: Channel, number: int, *, proposed: bool = True, **facts: Any) -> Card:

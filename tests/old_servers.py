@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
-from v8_fixture import QuietServer
+from v8_fixture import serving
 
 from shopskill_lib.records import Product, Purchase, Task
 from shopskill_lib.shops.embedded import EmbeddedShop
@@ -393,13 +393,5 @@ def old_server(shop: EmbeddedShop, generation: Literal["fork", "original"], **op
         def log_message(self, *_: object) -> None:
             pass
 
-    server = QuietServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    old.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with serving(Handler) as old.url:
         yield old
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

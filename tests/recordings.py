@@ -49,14 +49,11 @@ def json_lines(*items: Any) -> str:
 
 def read_messages(path: Path) -> tuple[Trajectory, ...]:
     """Read chat messages as analysts do."""
-    return as_trajectories(openai_messages.read(path).episodes)
+    return as_trajectories(openai_messages.FORMAT.read(path).episodes)
 
 
 REQUESTS = {"zh": "想买一个白色防漏保温杯，50元以内。", "en": "I want a white thermos, leak-proof, below 50 dollars."}
-FOOTERS = {
-    "zh": ("搜索功能是否可用", "可点击的按钮"),
-    "en": ("Search function available", "Clickable buttons"),
-}
+FOOTERS = {"zh": ("搜索功能是否可用", "可点击的按钮"), "en": ("Search function available", "Clickable buttons")}
 CUP, OTHER_CUP = "100000000002", "100000000001"
 TITLES = {"zh": "示例大保温杯", "en": "Sample large thermos"}
 AXES = {"zh": ("颜色分类", "白色", "黑色"), "en": ("Color", "white", "black")}

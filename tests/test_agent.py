@@ -9,14 +9,7 @@ import pytest
 from scripted import Answer, Json, Script, buyer, completion, failure, scripted
 
 from shopskill_lib import templates
-from shopskill_lib.agent import (
-    Agent,
-    constant,
-    episode_seed,
-    load_prompts,
-    run_episode,
-    tools_of,
-)
+from shopskill_lib.agent import Agent, constant, episode_seed, load_prompts, run_episode, tools_of
 from shopskill_lib.errors import InfrastructureError, InputError, ParameterError, SetupError
 from shopskill_lib.models import ChatModel
 from shopskill_lib.records import Hint, Language, ObservationState, Step, Task, fingerprint, make_treatment

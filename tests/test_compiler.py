@@ -114,7 +114,7 @@ def test_priority_counts_tasks_then_channels_repairs_loss_and_categories(tmp_pat
     draft = compiled(Author(), tmp_path, found)
     by_id = {cluster.cluster_id: cluster.workflow_stage for cluster in draft.clusters}
     assert [by_id[one.cluster_ids[0]] for one in draft.mechanisms] == [
-        *("termination", "constraints", "variant", "query", "comparison", "persona", "variant"),
+        *("termination", "constraints", "variant", "query", "comparison", "persona", "variant")
     ]
     assert [one.support_tasks for one in draft.mechanisms] == [3, 2, 2, 2, 1, 1, 1]
     assert draft.mechanisms[-1].reward_lost is None

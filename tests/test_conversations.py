@@ -9,9 +9,10 @@ from recordings import CUP, REQUESTS, TITLES, Write, json_lines, recording, task
 from scripted import Json
 
 from shopskill_lib.adapters import conversations, formats, openai_messages
-from shopskill_lib.adapters.conversations import read
 from shopskill_lib.adapters.recorded import as_trajectories
 from shopskill_lib.errors import InputError
+
+read = conversations.FORMAT.read
 
 LANGUAGES = pytest.mark.parametrize("language", ["zh", "en"])
 TOOLS = [{"name": "search_products", "description": "找商品", "parameters": {"type": "object", "properties": {}}}]
@@ -55,7 +56,7 @@ def test_agentgym_is_read(language: str, write: Write) -> None:
 
 def test_sharegpt_is_read_as_the_messages_it_was_made_of(write: Write) -> None:
     (found,) = as_trajectories(read(write(json_lines(sharegpt(id="r-1")), "s.jsonl")).episodes)
-    (plain,) = as_trajectories(openai_messages.read(write(json_lines(recording()), "o.jsonl")).episodes)
+    (plain,) = as_trajectories(openai_messages.FORMAT.read(write(json_lines(recording()), "o.jsonl")).episodes)
     assert found.model_copy(update={"task_id": "7"}) == plain
     (episode,) = read(write(json_lines(sharegpt()), "s.jsonl")).episodes
     assert episode.tools == ({"type": "function", "function": TOOLS[0]},)
@@ -78,7 +79,7 @@ def test_both_are_given_back(write: Write, tmp_path: Path, name: str) -> None:
     found = formats.read(write(text, name))
     assert found.format == "sharegpt"
     write_to = tmp_path / "out" / name
-    conversations.write(found, write_to)
+    conversations.FORMAT.write(found, write_to)
     written = write_to.read_text(encoding="utf-8")
     again = json.loads(written) if name == "a.json" else [json.loads(line) for line in written.splitlines()]
     assert again == items and read(write_to) == found
@@ -120,7 +121,7 @@ def test_other_fields_of_another_type_are_refused(write: Write) -> None:
 def test_chat_messages_are_written_as_conversations_but_for_ids_and_words_beside_calls(
     write: Write, tmp_path: Path
 ) -> None:
-    found = openai_messages.read(write(json_lines(recording(reward=1)), "o.jsonl"))
+    found = openai_messages.FORMAT.read(write(json_lines(recording(reward=1)), "o.jsonl"))
     lost = formats.export(found, formats.named("sharegpt"), tmp_path / "s.json")
     assert lost == ("messages is not held as it was in 1 episodes",)
     (one,), (other,) = as_trajectories(read(tmp_path / "s.json").episodes), as_trajectories(found.episodes)

@@ -34,9 +34,7 @@ def covered() -> NDArray[np.bool_]:
     return found
 
 
-def test_hc3_intervals_hold_planted_and_null_effects(
-    covered: NDArray[np.bool_],
-) -> None:
+def test_hc3_intervals_hold_planted_and_null_effects(covered: NDArray[np.bool_]) -> None:
     """Over 16,000 intervals the error of a share is 0.002; over the 5,000 of planted effects 0.003."""
     for share in (covered[0].mean(), covered[0][:, EFFECTS != 0].mean(), covered[0][:, EFFECTS == 0].mean()):
         assert 0.93 <= share <= 0.97

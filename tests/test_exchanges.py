@@ -7,7 +7,6 @@ sends (steps after the end, operators, bad bodies) is an answer that it has to s
 import http.server
 import json
 import re
-import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from scripted import FakeClock
-from v8_fixture import QuietServer
+from v8_fixture import serving
 
 from shopskill_lib.errors import InfrastructureError, SetupError, ShopskillError
 from shopskill_lib.records import Task
@@ -127,16 +126,8 @@ def recorded_server() -> Iterator[Recorded]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = QuietServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    recorded.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with serving(Handler) as recorded.url:
         yield recorded
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def opened(recorded: Recorded, goods: Catalogue, folder: Path) -> ShopSimulator:

@@ -23,7 +23,7 @@ def recorded(write: Write) -> Write:
 
 
 def read(path: Path) -> tuple[RecordedEpisode, ...]:
-    return openai_messages.read(path).episodes
+    return openai_messages.FORMAT.read(path).episodes
 
 
 def test_a_recording_is_a_trajectory(recorded: Write) -> None:
@@ -195,7 +195,7 @@ def test_what_a_recording_does_not_tell_stays_none_and_is_said(recorded: Write) 
         recording("r-4") | {"messages": recording()["messages"][:2]},
         recording("r-5") | {"messages": recording()["messages"][2:]},
     ]
-    found = openai_messages.read(recorded(*silent))
+    found = openai_messages.FORMAT.read(recorded(*silent))
     assert [episode.ending for episode in found.episodes] == [None, None, None, None, "purchase"]
     assert [episode.turns is None for episode in found.episodes] == [False, False, False, True, False]
     assert [episode.instruction for episode in found.episodes] == ["a jacket"] * 4 + [None]
@@ -251,9 +251,9 @@ def test_real_recordings_are_read(shared: Path) -> None:
 
 def test_the_real_recordings_are_given_back(shared: Path, tmp_path: Path) -> None:
     path = shared / "data" / "shopsim_traces" / "sft_messages.jsonl"
-    openai_messages.write(openai_messages.read(path), tmp_path / "sft_messages.jsonl")
+    openai_messages.FORMAT.write(openai_messages.FORMAT.read(path), tmp_path / "sft_messages.jsonl")
     written = (tmp_path / "sft_messages.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in written] == [
         json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()
     ]
-    assert openai_messages.read(tmp_path / "sft_messages.jsonl") == openai_messages.read(path)
+    assert openai_messages.FORMAT.read(tmp_path / "sft_messages.jsonl") == openai_messages.FORMAT.read(path)

@@ -105,13 +105,7 @@ def test_few_pairs_and_common_coincidence_say_nothing() -> None:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("replicates")
     (folder / "draft.md").write_text(DRAFT, encoding="utf-8")
-    names = {
-        "n_products": 1700,
-        "n_val": 8,
-        "masked_samples": 2,
-        "max_steps": 12,
-        "draft": str(folder / "draft.md"),
-    }
+    names = {"n_products": 1700, "n_val": 8, "masked_samples": 2, "max_steps": 12, "draft": str(folder / "draft.md")}
     (folder / "run").mkdir()
     return protocol.set_up(Settings.of(names), folder / "run")
 

@@ -152,14 +152,7 @@ def test_an_axis_counts_when_the_task_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ("主动降噪", True),
-        ("主动 降噪", True),
-        ("头戴", True),
-        ("入耳式", False),
-        ("降噪x", False),
-    ],
+    ("wanted", "found"), [("主动降噪", True), ("主动 降噪", True), ("头戴", True), ("入耳式", False), ("降噪x", False)]
 )
 def test_attributes(wanted: str, found: bool) -> None:
     assert has_attribute(GOLD, wanted) is found

@@ -18,8 +18,8 @@ from shopskill_lib.adapters.folder import load, save
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, as_trajectories
 from shopskill_lib.errors import InputError
 
-MODULES = {"verl": verl, "trl": trl, "slime": slime}
-READERS = {"openai-messages": openai_messages, "sharegpt": conversations, **MODULES}
+MODULES = {"verl": verl.FORMAT, "trl": trl.FORMAT, "slime": slime.FORMAT}
+READERS = {"openai-messages": openai_messages.FORMAT, "sharegpt": conversations.FORMAT, **MODULES}
 TALK: list[Json] = task_file("en")["conversation"]
 CALLED: list[Json] = recording()["messages"]
 
@@ -98,7 +98,9 @@ def test_several_files_are_read_in_order_and_given_back(name: str, tmp_path: Pat
 
 @FORMATS
 def test_chat_messages_are_written_as_rows_and_read_back(name: str, write: Write, tmp_path: Path) -> None:
-    before = openai_messages.read(write(json_lines(recording(reward=0.5), recording("r-2", reward=1)), "o.jsonl"))
+    before = openai_messages.FORMAT.read(
+        write(json_lines(recording(reward=0.5), recording("r-2", reward=1)), "o.jsonl")
+    )
     formats.export(before, formats.named(name), tmp_path / "rows.jsonl")
     after = as_trajectories(MODULES[name].read(tmp_path / "rows.jsonl").episodes)
     assert after == as_trajectories(before.episodes)
@@ -208,7 +210,7 @@ def test_lines_are_read_one_by_one(write: Write) -> None:
     whole = [recording(f"r-{number}") for number in range(3)]
     path = write(json_lines(*whole, {"messages": 5}).encode() + b"\xff\n", "o.jsonl")
     with pytest.raises(InputError, match="line 4: there is no field messages"):
-        openai_messages.read(path)
+        openai_messages.FORMAT.read(path)
 
 
 JSON: Any = st.recursive(

@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shopskill_lib.adapters import folder, formats, shopsimrl
-from shopskill_lib.adapters.recorded import (
-    Import,
-    RecordedEpisode,
-    Remainder,
-    Source,
-    as_trajectories,
-    unreadable,
-)
+from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, as_trajectories, unreadable
 from shopskill_lib.errors import FirewallError, InputError
 from shopskill_lib.records import Failure, Hint, PriceResolution, Purchase
 from shopskill_lib.trajectories import Turn
@@ -185,12 +178,7 @@ WORD = st.text("ab外0", min_size=1, max_size=5)
 PART = st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 1.0])
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
 TURNS = st.builds(
-    Turn,
-    step=st.integers(1, 40),
-    page=TEXT,
-    action=st.none() | TEXT,
-    fault=st.none() | WORD,
-    feedback=st.none() | WORD,
+    Turn, step=st.integers(1, 40), page=TEXT, action=st.none() | TEXT, fault=st.none() | WORD, feedback=st.none() | WORD
 )
 PURCHASES = st.builds(
     Purchase,

@@ -153,10 +153,7 @@ def test_gold_stands_in_the_privileged_file_alone(tmp_path: Path) -> None:
         ({"purchase": task_file()["purchase"] | {"name": None}}, "purchase: name is None"),
         ({"goal": {"asin": 1}}, "goal: asin is 1"),
         ({"goal": None}, "goal is None"),
-        (
-            {"conversation": [{"role": "narrator", "content": ""}]},
-            "conversation.0: role is 'narrator'",
-        ),
+        ({"conversation": [{"role": "narrator", "content": ""}]}, "conversation.0: role is 'narrator'"),
         ({"weight": float("nan")}, "weight: NaN is no JSON number"),
     ],
 )

@@ -128,7 +128,4 @@ def paging(case: Case) -> None:
         case.expect(content(one.state) == first, "< prev on page 2 does not lead back to page 1")
 
 
-TOPICS: Sequence[Topic] = (
-    *(grammar, labelled, told, action_limit),
-    *(away_from_home, no_results, options, paging),
-)
+TOPICS: Sequence[Topic] = (*(grammar, labelled, told, action_limit), *(away_from_home, no_results, options, paging))

@@ -361,18 +361,26 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def v8_server(**options: Any) -> Iterator[V8]:
-    """Serve a `V8` of these options on loopback at its `url`."""
-    shop = V8(**options)
-    server = QuietServer(("127.0.0.1", 0), handler(shop))
+def serving(answers: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve on loopback, on threads, at the URL that is given."""
+    server = QuietServer(("127.0.0.1", 0), answers)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    shop.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield shop
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        shop.closed.set()
-        shop.leases.close()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def v8_server(**options: Any) -> Iterator[V8]:
+    """Serve a `V8` of these options on loopback at its `url`."""
+    shop = V8(**options)
+    with serving(handler(shop)) as shop.url:
+        try:
+            yield shop
+        finally:
+            shop.closed.set()
+            shop.leases.close()

@@ -66,12 +66,7 @@ class Assigned:
 
 
 def read(document: Any, path: Path, candidates: Collection[str] | None = None) -> Assigned:
-    """Read an assignment file.
-
-    Args:
-        document: of the file.
-        path: for messages.
-        candidates: ids of the gate's candidate pool; None where the pool is not at hand.
+    """Read an assignment file; `candidates` are the ids of the gate's pool, None where that is not at hand.
 
     Raises:
         InputError: a field is of another kind, a mask does not fit the columns, or a task and sample stand twice.
@@ -183,7 +178,7 @@ def _completed(episodes: Sequence[RecordedEpisode], wanted: Collection[Key] | No
     found: dict[Key, RecordedEpisode] = {}
     for episode in episodes:
         key = (str(episode.task_id), episode.sample or 0)
-        where = f"{episode.source.file}, line {episode.source.line}, {episode.trajectory_id}"
+        where = f"{episode.source.place}, {episode.trajectory_id}"
         if wanted is not None and key not in wanted:
             raise refusal(f"task {key[0]}, sample {key[1]} has no assignment", where, "traces of the assigned tasks")
         if episode.status != "completed" or episode.reward is None:
@@ -215,7 +210,7 @@ def _prove(assigned: Assigned, masked: Mapping[Key, RecordedEpisode], bare: Mapp
                 if wrong:
                     raise DesignError(
                         found,
-                        where=f"{episode.source.file}, line {episode.source.line}, selected_skills",
+                        where=f"{episode.source.place}, selected_skills",
                         allowed="prompts that show exactly the texts of the frozen mask, bare ones none (M20)",
                         todo="look at the episode; do not fit this gate",
                     )
@@ -229,7 +224,7 @@ def _settings(episodes: Sequence[RecordedEpisode], remainders: Sequence[Remainde
     """Return where a completed trace stands, and what it says of model, environment, prompt and runtime."""
     pairs = zip(episodes, remainders, strict=True)
     return [
-        (f"{episode.source.file}, line {episode.source.line}", shopsimrl.settings_of(episode, remainder))
+        (episode.source.place, shopsimrl.settings_of(episode, remainder))
         for episode, remainder in pairs
         if episode.status == "completed"
     ]

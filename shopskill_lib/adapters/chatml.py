@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shopskill_lib.adapters.calls import ROLES
+from shopskill_lib.files import json_object
 
 OPENING, END = "<|im_start|>assistant\n", "<|im_end|>"
 """What stands before a reply, and after it."""
@@ -68,11 +69,8 @@ def _calls(said: str) -> list[dict[str, Any]]:
     written = _CALL.findall(said)
     if len(written) != 1:
         return []
-    try:
-        call = json.loads(written[0])
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    call = json_object(written[0])
+    if not isinstance(call.get("name"), str):
         return []
     arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
     return [{"type": "function", "function": {"name": call["name"], "arguments": arguments}}]

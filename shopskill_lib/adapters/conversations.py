@@ -2,49 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import parse_strictly, refusal
 from shopskill_lib.adapters.openai_messages import conversation
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rows import Document
 
-NAME = "sharegpt"
-
-_ROLES = {
-    "system": "system",
-    "human": "user",
-    "gpt": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-}
+_ROLES = {"system": "system", "human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 _SPEAKERS = {"system": "system", "developer": "system", "user": "human", "assistant": "gpt", "tool": "observation"}
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object holds conversations."""
-    found = rows.sample(path, first)
-    return found is not None and isinstance(found.get("conversations"), list)
-
-
-def read(path: Path) -> Import:
-    """Read conversations.
-
-    Raises:
-        InputError: an entry of another form; a speaker other than those of `_ROLES`; a call that is no JSON.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as conversations (see `rows.write_rows`).
-
-    Raises:
-        InputError: also a message with several calls, which this form cannot tell apart from their answers.
-    """
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
@@ -52,7 +19,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     entries = document.get("conversations")
     if not isinstance(entries, list):
         raise refusal("there is no field conversations", where, "an object with conversations")
-    name = rows.text(document, "id", where)
     system = document.get("system")
     if system is not None and not isinstance(system, str):
         raise refusal(f"system is a {type(system).__name__}", where, "a text, or nothing")
@@ -60,7 +26,7 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
     messages = [_message(entry, f"{where}, conversations.{number}") for number, entry in enumerate(entries)]
     offered = rows.tools(document, where)
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(document, "id", where),
         "task_id": rows.text(document, "item_id", where),
         "tools": None if offered is None else tuple(map(_wrapped, offered)),
         "reward": rows.reward(document.get("reward"), "reward", where),
@@ -69,7 +35,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one entry."""
     offered = None if episode.tools is None else [tool.get("function", tool) for tool in episode.tools]
     return rows.present(
         id=episode.trajectory_id,
@@ -134,3 +99,6 @@ def _json_or_text(text: str) -> Any:
 def _wrapped(tool: dict[str, Any]) -> dict[str, Any]:
     """Return a tool as OpenAI writes it; ShareGPT files hold the function alone."""
     return tool if "function" in tool else {"type": "function", "function": tool}
+
+
+FORMAT = rows.row_format("sharegpt", lambda found: isinstance(found.get("conversations"), list), _typed, _built)

@@ -7,7 +7,7 @@ kept, and tells no turns.
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from shopskill_lib.adapters.calls import Message, content, exchanges, has_calls
 from shopskill_lib.adapters.react import action_in, labels
@@ -171,11 +171,10 @@ def _clicked(turn: Turn) -> str:
 def _purchase(asin: str, title: str, options: dict[str, Any], price: str, category: str) -> Purchase:
     """Return a purchase at the one price that its page shows; of a range it cannot be told."""
     amount = float(price) if re.fullmatch(r"\d+(\.\d+)?", price) else None
-    status: Literal["pass", "unverifiable"] = "unverifiable" if amount is None else "pass"
     return Purchase(
         asin=asin,
         title=title,
         category=category,
         options={str(axis): str(value) for axis, value in options.items()},
-        price=PriceResolution(status=status, method="price of the last recorded product page", price=amount),
+        price=PriceResolution.of("price of the last recorded product page", amount),
     )

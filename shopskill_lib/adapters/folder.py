@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from shopskill_lib.adapters.lossless import read_json
+from shopskill_lib.adapters.lossless import read_strictly
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder
 from shopskill_lib.errors import InputError, OutputError
 from shopskill_lib.files import write_bytes, write_json
@@ -81,7 +81,7 @@ def load(place: Path) -> Import:
         episodes=episodes,
         remainders=remainders,
         skill=read_skill(place / SKILL) if (place / SKILL).exists() else None,
-        pool=_validated(TypeAdapter(Pool), read_json(pool)["pool"], pool) if pool.exists() else None,
+        pool=_validated(TypeAdapter(Pool), read_strictly(pool)["pool"], pool) if pool.exists() else None,
         gate=read_gate(place) if (place / GATE).exists() else None,
         rest=about["rest"],
         files={name: _kept_file(place / FILES / name) for name in about["files"]},
@@ -91,7 +91,7 @@ def load(place: Path) -> Import:
 
 def read_gate(place: Path) -> Columns:
     """Read the pairs of an imported gate."""
-    columns: Columns = _validated(_COLUMNS, read_json(place / GATE), place / GATE)
+    columns: Columns = _validated(_COLUMNS, read_strictly(place / GATE), place / GATE)
     return columns
 
 
@@ -101,7 +101,7 @@ def recognises(path: Path, _first: Any) -> bool:
 
 
 def _about(place: Path) -> dict[str, Any]:
-    about = read_json(place / ABOUT)
+    about = read_strictly(place / ABOUT)
     if not isinstance(about, dict) or about.keys() != {"format", "lacks", "files", "rest"}:
         raise _damaged(f"{ABOUT} is not as it was written", place)
     return about

@@ -1,9 +1,8 @@
 """The formats that can be imported and exported, in the order in which a source is tried against them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shopskill_lib.adapters import (
     conversations,
@@ -18,100 +17,28 @@ from shopskill_lib.adapters import (
     trl,
     verl,
 )
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import Format, Import, RecordedEpisode
 from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.files import decode, read_bytes
 from shopskill_lib.sources import Columns
 
-
-class Format(NamedTuple):
-    """One format."""
-
-    name: str
-    what: str
-    """What such a source is, for messages."""
-    recognises: Callable[[Path, Any], bool]
-    """Tells from the path and its first JSON document (None for a folder or other text) whether this is one."""
-    read: Callable[[Path], Import]
-    write: Callable[[Import, Path], None]
-    """Writes what was imported from this format back, or what was imported elsewhere as far as the format holds it."""
-
-
 FORMATS = (
-    Format("imported", "a folder that `shopskill import` wrote", folder.recognises, folder.load, folder.save),
+    Format("imported", folder.recognises, folder.load, folder.save),
+    Format(gate_folder.NAME, gate_folder.recognises, gate_folder.read, gate_folder.write),
+    Format(shopsimrl.RUN, shopsimrl.recognises_run, shopsimrl.read_run, shopsimrl.write_run),
+    Format(shopsimrl.NAME, shopsimrl.recognises, shopsimrl.read, shopsimrl.write),
+    Format(skillbank.BANK, skillbank.recognises_bank, skillbank.read_bank, skillbank.write_bank),
+    Format(skillbank.POOL, skillbank.recognises_pool, skillbank.read_pool, skillbank.write_pool),
+    Format(run_folder.NAME, run_folder.recognises, run_folder.read, run_folder.write),
+    Format(skillbank.OURS, skillbank.recognises_ours, skillbank.read_ours, skillbank.write_ours),
     Format(
-        gate_folder.NAME,
-        "a ShopSimRL gate: contributions.json, or mask_assignments.json with traces.jsonl and a folder `bare`",
-        gate_folder.recognises,
-        gate_folder.read,
-        gate_folder.write,
+        shopsimulator_files.NAME, shopsimulator_files.recognises, shopsimulator_files.read, shopsimulator_files.write
     ),
-    Format(
-        "shopsimrl-run",
-        "a ShopSimRL run directory: manifest.json, traces.jsonl, summary.json",
-        shopsimrl.recognises_run,
-        shopsimrl.read_run,
-        shopsimrl.write_run,
-    ),
-    Format(
-        "shopsimrl-traces",
-        f"JSON lines of {shopsimrl.SCHEMA}",
-        shopsimrl.recognises,
-        shopsimrl.read,
-        shopsimrl.write,
-    ),
-    Format(
-        skillbank.BANK,
-        f"a JSON document of {skillbank.BANK_SCHEMA}",
-        skillbank.recognises_bank,
-        skillbank.read_bank,
-        skillbank.write_bank,
-    ),
-    Format(
-        skillbank.POOL,
-        f"a JSON document of {skillbank.POOL_SCHEMA}",
-        skillbank.recognises_pool,
-        skillbank.read_pool,
-        skillbank.write_pool,
-    ),
-    Format(
-        run_folder.NAME,
-        "a run folder of ours, with episodes/",
-        run_folder.recognises,
-        run_folder.read,
-        run_folder.write,
-    ),
-    Format(
-        skillbank.OURS,
-        "a skill of ours: skill.md, or a JSON list of {chunk_id, title, text}",
-        skillbank.recognises_ours,
-        skillbank.read_ours,
-        skillbank.write_ours,
-    ),
-    Format(
-        shopsimulator_files.NAME,
-        "files <task_id>.json of the original ShopSimulator, one or a folder of them",
-        shopsimulator_files.recognises,
-        shopsimulator_files.read,
-        shopsimulator_files.write,
-    ),
-    Format(
-        conversations.NAME,
-        "ShareGPT or AgentGym JSON with conversations",
-        conversations.recognises,
-        conversations.read,
-        conversations.write,
-    ),
-    Format(slime.NAME, "samples of slime with response and status", slime.recognises, slime.read, slime.write),
-    Format(verl.NAME, "rollouts of verl with their score", verl.recognises, verl.read, verl.write),
-    Format(trl.NAME, "rows of TRL with prompt and completion", trl.recognises, trl.read, trl.write),
-    Format(
-        openai_messages.NAME,
-        "JSON lines of OpenAI chat messages",
-        openai_messages.recognises,
-        openai_messages.read,
-        openai_messages.write,
-    ),
+    conversations.FORMAT,
+    slime.FORMAT,
+    verl.FORMAT,
+    trl.FORMAT,
+    openai_messages.FORMAT,
 )
 
 
@@ -255,13 +182,13 @@ def _unheld_gate(before: Columns | None, after: Columns | None) -> tuple[str, ..
     if before is None or after is None:
         return ("the gate is not held",) if before is not None else ()
     said = ["the factors are not held as they were"] if before.interventions != after.interventions else []
-    lost = [name for name, cells in before.cells.items() if list(map(_value, cells)) != _values(after, name)]
+    lost = [
+        name
+        for name, cells in before.cells.items()
+        if list(map(_value, cells)) != list(map(_value, after.cells.get(name, ())))
+    ]
     said += [f"of the gate, not held as they were: {', '.join(lost)}"] if lost else []
     return tuple(said)
-
-
-def _values(gate: Columns, name: str) -> list[float | str]:
-    return list(map(_value, gate.cells.get(name, ())))
 
 
 def _value(cell: str) -> float | str:

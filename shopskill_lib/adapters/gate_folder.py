@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shopskill_lib.adapters import assigned, shopsimrl, skillbank
 from shopskill_lib.adapters.assigned import Assigned, Traces
-from shopskill_lib.adapters.lossless import read_json, refusal
+from shopskill_lib.adapters.lossless import read_strictly, refusal
 from shopskill_lib.adapters.recorded import Import, lacking
 from shopskill_lib.errors import DesignError, InputError
 from shopskill_lib.files import write_bytes, write_json
@@ -63,7 +63,7 @@ def columns(path: Path, known: Mapping[str, Traces] | None = None) -> Columns:
     stated = None if found.contributions is None else read_columns(found.contributions)
     masks = None
     if found.assignments is not None:
-        masks = assigned.read(read_json(found.assignments), found.assignments, _candidates(found))
+        masks = assigned.read(read_strictly(found.assignments), found.assignments, _candidates(found))
     bare = _bare(path, found)
     if masks is None or not (path / MASKED_FILE).is_file() or (bare is None and stated is not None):
         return _unproven(path, stated, masks)
@@ -205,7 +205,7 @@ def _no_bare(path: Path, found: _Files) -> InputError:
 
 def _named(files: tuple[Path, ...], names: tuple[str, ...]) -> Any:
     """Return the first value under one of these names, the first name first, at any depth; None without any."""
-    documents = [read_json(file) for file in files]
+    documents = [read_strictly(file) for file in files]
     values = (value for name in names for document in documents for value in _under(document, name))
     return next(values, None)
 

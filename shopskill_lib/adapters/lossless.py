@@ -50,7 +50,7 @@ def parse_strictly(text: str, where: str) -> Any:
     return document
 
 
-def read_json(path: Path) -> Any:
+def read_strictly(path: Path) -> Any:
     """Read a file that holds one JSON document (see `parse_strictly`)."""
     return parse_strictly(read_text(path), str(path))
 

@@ -1,36 +1,13 @@
 """OpenAI chat messages with tools, one object an episode: `trajectory_id`, `messages` and, if known, more."""
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.calls import checked
 from shopskill_lib.adapters.dialogues import told
 from shopskill_lib.adapters.lossless import refusal
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rows import Document
-
-NAME = "openai-messages"
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object holds chat messages."""
-    found = rows.sample(path, first)
-    return found is not None and isinstance(found.get("messages"), list)
-
-
-def read(path: Path) -> Import:
-    """Read chat messages.
-
-    Raises:
-        InputError: an entry has no messages of OpenAI's form, or a field of another type; see `dialogues.told`.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as chat messages (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def conversation(messages: Any, where: str) -> dict[str, Any]:
@@ -40,13 +17,12 @@ def conversation(messages: Any, where: str) -> dict[str, Any]:
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one entry."""
     if not isinstance(document.get("messages"), list):
         raise refusal("there is no field messages", where, "an object with trajectory_id and messages")
     name = rows.text(document, "trajectory_id", where)
     where = where if name is None else f"{where}, trajectory {name}"
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": name,
         "task_id": rows.text(document, "task_id", where),
         "persona": rows.named(document, "persona", where),
         "tools": rows.tools(document, where),
@@ -56,7 +32,6 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one entry."""
     return rows.present(
         trajectory_id=episode.trajectory_id,
         task_id=episode.task_id,
@@ -65,3 +40,6 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         persona=episode.persona,
         reward=episode.reward,
     )
+
+
+FORMAT = rows.row_format("openai-messages", lambda found: isinstance(found.get("messages"), list), _typed, _built)

@@ -5,9 +5,10 @@ the `Remainder` of the same episode, so that an export gives the source back.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
@@ -28,6 +29,11 @@ class Source(Record):
     """Name of the file, relative to what was imported."""
     line: int
     """From 1."""
+
+    @property
+    def place(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}, line {self.line}"
 
 
 class RecordedEpisode(Record):
@@ -106,6 +112,17 @@ class Import:
     rest: dict[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
+
+
+class Format(NamedTuple):
+    """One format that can be imported and exported."""
+
+    name: str
+    recognises: Callable[[Path, Any], bool]
+    """Tells from the path and its first JSON document (None for a folder or other text) whether this is one."""
+    read: Callable[[Path], Import]
+    write: Callable[[Import, Path], None]
+    """Writes what was imported from this format back, or what was imported elsewhere as far as the format holds it."""
 
 
 _NEEDED_BY = {

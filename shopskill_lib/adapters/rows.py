@@ -6,11 +6,13 @@ A format of this kind says what it reads of an object and what it writes of a re
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shopskill_lib.adapters.lossless import given_back, kept, parse_strictly, read_json, read_json_lines, refusal
+from shopskill_lib.adapters.lossless import given_back, kept, parse_strictly, read_json_lines, read_strictly, refusal
 from shopskill_lib.adapters.recorded import (
+    Format,
     Import,
     RecordedEpisode,
     Remainder,
@@ -45,22 +47,36 @@ class Row(NamedTuple):
     document: Document
 
 
-def read_rows(path: Path, name: str, typed: Typed, built: Built) -> Import:
-    """Read a source of this kind.
+def row_format(name: str, fits: Callable[[Document], bool], typed: Typed, built: Built) -> Format:
+    """Return a format of this kind.
 
     Args:
-        path: file, or folder of `*.jsonl` and `*.json`.
         name: of the format.
+        fits: tells an object of the format.
         typed: see above; without a `trajectory_id` the row's place is its name.
         built: see above.
+    """
+
+    def recognises(path: Path, first: Any) -> bool:
+        found = _sample(path, first)
+        return found is not None and fits(found)
+
+    return Format(
+        name, recognises, partial(_read, name=name, typed=typed, built=built), partial(_write, name=name, built=built)
+    )
+
+
+def _read(path: Path, *, name: str, typed: Typed, built: Built) -> Import:
+    """Read a file, or a folder of `*.jsonl` and `*.json`.
 
     Raises:
         InputError: an entry that is no object of this format, or an id that occurs twice.
     """
     episodes, remainders = [], []
     for row in _rows(path):
-        told = typed(row.document, row.where) | {"simulated": row.document.get("simulated") is True}
-        told.setdefault("trajectory_id", f"{Path(row.file).stem if path.is_dir() else 'row'}-{row.number:06d}")
+        place = f"{Path(row.file).stem if path.is_dir() else 'row'}-{row.number:06d}"
+        told = {"trajectory_id": place, **present(**typed(row.document, row.where))}
+        told["simulated"] = row.document.get("simulated") is True
         source = Source(format=name, file=row.file, line=row.line)
         episodes.append(recorded(source, told))
         rest = kept(row.document, _marked(episodes[-1], built))
@@ -69,7 +85,7 @@ def read_rows(path: Path, name: str, typed: Typed, built: Built) -> Import:
     return Import(format=name, episodes=tuple(episodes), remainders=tuple(remainders), lacks=lacking(episodes))
 
 
-def write_rows(imported: Import, path: Path, name: str, built: Built) -> None:
+def _write(imported: Import, path: Path, *, name: str, built: Built) -> None:
     """Write an import: a file ending in `.json` as an array, any other as JSON lines, several files as a folder.
 
     What was read from this format is given back as it was. Of another format what the record holds is written, failed
@@ -82,14 +98,14 @@ def write_rows(imported: Import, path: Path, name: str, built: Built) -> None:
         found = latest(imported.episodes)
         if not found:
             raise refusal("there is no completed episode", f"the import of {imported.format}", "an import of episodes")
-        _write(path, [_marked(episode, built) for episode in found if messages_of(episode)])
+        _write_file(path, [_marked(episode, built) for episode in found if messages_of(episode)])
         return
     files: dict[str, list[Document]] = {}
     for episode, remainder in zip(imported.episodes, imported.remainders, strict=True):
         document = given_back(_marked(episode, built), remainder.rest, f"trajectory {episode.trajectory_id}")
         files.setdefault(episode.source.file, []).append(document)
     for file, documents in files.items():
-        _write(path if len(files) == 1 else path / file, documents)
+        _write_file(path if len(files) == 1 else path / file, documents)
 
 
 def _marked(episode: RecordedEpisode, built: Built) -> dict[str, Any]:
@@ -103,7 +119,7 @@ def recorded(source: Source, told: Mapping[str, Any]) -> RecordedEpisode:
     return RecordedEpisode.model_validate({**untold, "simulated": False, **told, "source": source})
 
 
-def sample(path: Path, first: Any) -> Document | None:
+def _sample(path: Path, first: Any) -> Document | None:
     """Return the first object of a source, to recognise it by; None where it has none.
 
     Args:
@@ -127,7 +143,7 @@ def messages_of(episode: RecordedEpisode) -> list[dict[str, Any]]:
     if episode.messages is None:
         raise refusal(
             f"trajectory {episode.trajectory_id!r} has no messages",
-            f"{episode.source.file}, line {episode.source.line}",
+            episode.source.place,
             "episodes whose conversation is told",
         )
     return [dict(message) for message in episode.messages]
@@ -197,14 +213,14 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     """Yield (line or number, place, entry): of an array, which is read whole, or of lines, which are not."""
     opening = next((line for line in text_lines(path) if line.strip()), "")
     if opening.lstrip().startswith("["):
-        for number, entry in enumerate(read_json(path), 1):
+        for number, entry in enumerate(read_strictly(path), 1):
             yield number, f"{path}, entry {number}", entry
     else:
         for number, entry in read_json_lines(path):
             yield number, f"{path}, line {number}", entry
 
 
-def _write(path: Path, documents: Iterable[Document]) -> None:
+def _write_file(path: Path, documents: Iterable[Document]) -> None:
     """Write a file whole or not at all."""
     lines = [json.dumps(document, ensure_ascii=False, allow_nan=False) for document in documents]
     if path.suffix == ".json":

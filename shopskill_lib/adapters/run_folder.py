@@ -16,7 +16,7 @@ from shopskill_lib import protocol, workbench
 from shopskill_lib.adapters.lossless import given_back, kept, refusal
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking
 from shopskill_lib.errors import ShopskillError
-from shopskill_lib.files import parse_json, read_text, write_bytes
+from shopskill_lib.files import read_json, write_bytes
 from shopskill_lib.jsonl import read_lines
 from shopskill_lib.pools import Pool
 from shopskill_lib.records import Episode, Hint, Reused, Step, Task, canonical, make_treatment
@@ -95,8 +95,7 @@ def write(imported: Import, path: Path) -> None:
         )
     lines: dict[str, list[bytes]] = {}
     for episode, remainder in zip(imported.episodes, imported.remainders, strict=True):
-        where = f"{episode.source.file}, line {episode.source.line}"
-        document = given_back(_built(episode), remainder.rest, where)
+        document = given_back(_built(episode), remainder.rest, episode.source.place)
         lines.setdefault(episode.source.file, []).append(canonical(document) + b"\n")
     for name, content in [*imported.files.items(), *((name, b"".join(own)) for name, own in lines.items())]:
         write_bytes(path / name, content)
@@ -160,7 +159,7 @@ def _chunks(path: Path, pool: Pool | None, seed_skill: str) -> Iterator[Chunk]:
     for file in sorted(path.rglob(protocol.SELECTED)):
         yield from protocol.read_selected(file.parent).chunks
     for file in sorted((path / protocol.ROUNDS).glob(f"*/{protocol.DRAFT}")):
-        if parse_json(read_text(file), str(file)).get("pool") is not None:
+        if read_json(file).get("pool") is not None:
             yield from protocol.read_pool(file).versions.values()
 
 

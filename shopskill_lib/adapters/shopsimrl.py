@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, read_json_lines, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json_lines, read_strictly, refusal, typed
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, latest
 from shopskill_lib.files import write_bytes
 from shopskill_lib.records import Failure, Hint, PriceResolution, Purchase, Usage, total_usage
@@ -183,12 +183,9 @@ def write_run(imported: Import, path: Path) -> None:
 
 
 def read_traces(path: Path, name: str, file: str = "") -> tuple[tuple[RecordedEpisode, ...], tuple[Remainder, ...]]:
-    """Read traces with what is not typed of them.
+    """Read traces, for an import of this format, with what is not typed of them.
 
-    Args:
-        path: the file.
-        name: format of the import.
-        file: its name in the import; "" for the file's own.
+    In the import the file has its own name, or another (`file`).
     """
     episodes, remainders = list[RecordedEpisode](), list[Remainder]()
     for line, document in read_json_lines(path):
@@ -213,7 +210,6 @@ def _without(part: Any, names: Container[str]) -> Any:
 
 
 def _episode(trace: _Trace, source: Source, where: str) -> RecordedEpisode:
-    """Return a trace as a record."""
     final = trace.final or _Final()
     completed = trace.status == "completed"
     if completed and not final.done:
@@ -396,12 +392,12 @@ def _final(episode: RecordedEpisode) -> dict[str, Any]:
 
 
 def _where(episode: RecordedEpisode) -> str:
-    return f"{episode.source.file}, line {episode.source.line}, {episode.trajectory_id}"
+    return f"{episode.source.place}, {episode.trajectory_id}"
 
 
 def _unfinished(path: Path, episodes: Iterable[RecordedEpisode]) -> tuple[str, ...]:
     """Say how many planned episodes have no completed trace, where the manifest tells the plan."""
-    manifest = read_json(path / MANIFEST)
+    manifest = read_strictly(path / MANIFEST)
     plan = manifest.get("plan") if isinstance(manifest, dict) else None
     jobs = plan.get("jobs") if isinstance(plan, dict) else None
     owed = len(jobs) - len(latest(episodes)) if isinstance(jobs, list) else 0

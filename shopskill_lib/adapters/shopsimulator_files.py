@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.dialogues import opens
-from shopskill_lib.adapters.lossless import given_back, kept, read_json, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_strictly, refusal, typed
 from shopskill_lib.adapters.openai_messages import conversation
 from shopskill_lib.adapters.recorded import Import, RecordedEpisode, Remainder, Source, lacking, refuse_repeated
 from shopskill_lib.errors import InputError
@@ -28,27 +26,21 @@ _SETTINGS = ("standard", "persona")
 """Folders above a model's."""
 
 
-class _Part(BaseModel):
-    """Base of what is read of a file; other fields are left to the remainder."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class _Detail(_Part):
+class _Detail(Part):
     r_type: float
     r_att: float
     r_option: float
     r_price: bool
 
 
-class _Goal(_Part):
+class _Goal(Part):
     asin: str
     instruction_text: str
     instruction_simple: str | None = None
     user_persona: dict[str, Any] | None = None
 
 
-class _Bought(_Part):
+class _Bought(Part):
     asin: str
     name: str
     category: str
@@ -56,12 +48,12 @@ class _Bought(_Part):
     price: float
 
 
-class _Said(_Part):
+class _Said(Part):
     role: str
     content: str
 
 
-class _File(_Part):
+class _File(Part):
     task_id: int
     reward: float
     reward_detail: dict[str, Any]
@@ -76,7 +68,7 @@ def recognises(path: Path, first: Any) -> bool:
     if path.is_dir():
         file = next(_numbered(path), None)
         try:
-            first = None if file is None else read_json(file)
+            first = None if file is None else read_strictly(file)
         except InputError:
             return False
     return isinstance(first, dict) and first.keys() >= {"task_id", "reward_detail", "conversation"}
@@ -95,7 +87,7 @@ def read(path: Path) -> Import:
         raise refusal("there is no file named by a task's number", str(path), "<task_id>.json, in any folder below")
     episodes, remainders, strange = [], [], []
     for file in files:
-        document = read_json(file)
+        document = read_strictly(file)
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         episode = _episode(document, file, name)
         episodes.append(episode)
@@ -142,7 +134,6 @@ def _left_out(path: Path, files: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _episode(document: Any, file: Path, name: str) -> RecordedEpisode:
-    """Read one file."""
     whole = typed(_File, document, str(file))
     if str(whole.task_id) != str(int(file.stem) if file.stem.isdecimal() else whole.task_id):
         raise refusal(f"task_id is {whole.task_id}", str(file), "the number that names the file")
@@ -187,7 +178,7 @@ def _outcome(whole: _File, where: str) -> dict[str, Any]:
             title=bought.name,
             category=bought.category,
             options=bought.options,
-            price=PriceResolution(status="pass", method="price charged by the original", price=bought.price),
+            price=PriceResolution.of("price charged by the original", bought.price),
         ),
     }
 

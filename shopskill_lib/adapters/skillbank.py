@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from shopskill_lib.adapters.lossless import Part, given_back, kept, read_json, refusal, typed
+from shopskill_lib.adapters.lossless import Part, given_back, kept, read_strictly, refusal, typed
 from shopskill_lib.adapters.recorded import Import
 from shopskill_lib.files import write_bytes, write_json
 from shopskill_lib.pools import Add, Candidate, Foreign, Pool
@@ -79,7 +79,7 @@ def read_bank(path: Path) -> Import:
     Raises:
         InputError: a field is of another kind, a skill is for some tasks only, or a text that no skill document holds.
     """
-    document = read_json(path)
+    document = read_strictly(path)
     bank = typed(_Bank, document, str(path))
     chunks = _chunks(bank.skills, "skills", path)
     skill = Skill(title=tidy(bank.bank_version), chunks=chunks)
@@ -105,7 +105,7 @@ def read_pool(path: Path) -> Import:
     Raises:
         InputError: a field is of another kind, the pool's hash is not that of its content, or a rewrite of nothing.
     """
-    document = read_json(path)
+    document = read_strictly(path)
     found = typed(_Pool, document, str(path))
     hashed = {name: value for name, value in document.items() if name not in ("created_at", "pool_sha256")}
     if found.pool_sha256 not in (None, fingerprint(hashed)):

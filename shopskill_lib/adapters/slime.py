@@ -4,44 +4,20 @@ The fields are those of slime's public `Sample` (`to_dict`). A sample that was a
 whatever reward stands in it (I20).
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.chatml import OPENING, joined
 from shopskill_lib.adapters.lossless import refusal
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import first_of, halves, refuse_tokens, spoken
 from shopskill_lib.adapters.rows import Document
 from shopskill_lib.records import Failure
 
-NAME = "slime"
-
 _FINISHED, _BROKEN = ("completed", "truncated"), ("pending", "aborted", "failed")
 
 
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object has a response and a status, as slime's samples have."""
-    found = rows.sample(path, first) or {}
-    return "status" in found and ("response" in found or "tokens" in found)
-
-
-def read(path: Path) -> Import:
-    """Read samples.
-
-    Raises:
-        InputError: a sample with tokens alone, an unknown status, a reward outside 0 to 1, or another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as samples of a prompt in messages and a response with role marks (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
-
-
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one sample."""
     prompt, response = (first_of(document, (key,)) for key in ("prompt", "response"))
     broken = _broken(document, where)
     if not response[1] and broken is None:
@@ -49,9 +25,8 @@ def _typed(document: Document, where: str) -> dict[str, Any]:
         raise refusal("response is not there or empty", where, "the response as text")
     metadata = rows.named(document, "metadata", where) or {}
     within = f"{where}, metadata"
-    name = rows.text(metadata, "trajectory_id", within)
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(metadata, "trajectory_id", within),
         "task_id": rows.text(metadata, "task_id", within),
         "split": rows.text(metadata, "split", within),
         "reward": None if broken else _reward(document, where),
@@ -83,7 +58,6 @@ def _reward(document: Document, where: str) -> float | None:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one sample."""
     asked, answered = (None, []) if episode.messages is None else halves(episode)
     metadata = rows.present(trajectory_id=episode.trajectory_id, task_id=episode.task_id, split=episode.split)
     return rows.present(
@@ -93,3 +67,8 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         metadata=metadata,
         status=episode.error.kind if episode.error and episode.error.kind in _BROKEN else "completed",
     )
+
+
+FORMAT = rows.row_format(
+    "slime", lambda found: "status" in found and ("response" in found or "tokens" in found), _typed, _built
+)

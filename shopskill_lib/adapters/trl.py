@@ -5,48 +5,23 @@ The layouts are those of TRL 1.16: prompt-completion datasets, and what GRPO and
 OpenAI messages.
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import refusal
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import halves, spoken
 from shopskill_lib.adapters.rows import Document
 
-NAME = "trl"
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object holds a prompt and its completion, or a preference."""
-    found = rows.sample(path, first) or {}
-    return found.keys() >= {"prompt", "completion"} or found.keys() >= {"chosen", "rejected"}
-
-
-def read(path: Path) -> Import:
-    """Read prompt-completion rows.
-
-    Raises:
-        InputError: preferences (no episodes), several reward columns, a reward outside 0 to 1, or another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as conversational prompt-completion rows with a `reward` (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
-
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
-    """Read one row."""
     if "completion" not in document:
         allowed = "rows of prompt and completion; preferences and prompts alone are no episodes"
         raise refusal("there is no field completion", where, allowed)
-    name = rows.text(document, "trajectory_id", where)
     field = _reward_column(document, where)
     prompt, completion = ((key, document.get(key)) for key in ("prompt", "completion"))
     return {
-        **({} if name is None else {"trajectory_id": name}),
+        "trajectory_id": rows.text(document, "trajectory_id", where),
         "task_id": rows.text(document, "task_id", where),
         "tools": rows.tools(document, where),
         "reward": rows.reward(document.get(field), field, where),
@@ -66,7 +41,6 @@ def _reward_column(document: Document, where: str) -> str:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one row."""
     prompt, completion = (None, None) if episode.messages is None else halves(episode)
     return rows.present(
         trajectory_id=episode.trajectory_id,
@@ -76,3 +50,11 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         tools=None if episode.tools is None else list(episode.tools),
         reward=episode.reward,
     )
+
+
+FORMAT = rows.row_format(
+    "trl",
+    lambda found: found.keys() >= {"prompt", "completion"} or found.keys() >= {"chosen", "rejected"},
+    _typed,
+    _built,
+)

@@ -4,50 +4,29 @@ The dump's layout is that of verl 0.9.1 (`trainer.rollout_data_dir`); the datase
 `reward_model`, `extra_info`. Ground truth and whatever else is not named stay in the remainder.
 """
 
-from pathlib import Path
 from typing import Any
 
 from shopskill_lib.adapters import rows
 from shopskill_lib.adapters.lossless import refusal
 from shopskill_lib.adapters.openai_messages import conversation
-from shopskill_lib.adapters.recorded import Import, RecordedEpisode
+from shopskill_lib.adapters.recorded import RecordedEpisode
 from shopskill_lib.adapters.rollout_rows import first_of, refuse_tokens, spoken
 from shopskill_lib.adapters.rows import Document
 
-NAME = "verl"
+_OWN = {"reward_model", "reward_score", "extra_info", "data_source"}
+"""Fields that verl alone writes."""
 
-_OWN = ("reward_model", "reward_score", "extra_info", "data_source")
 _PROMPT, _RESPONSE = ("prompt", "prompts", "input"), ("response", "responses", "output")
 _REWARD = ("reward_score", "score", "reward")
-
-
-def recognises(path: Path, first: Any) -> bool:
-    """Tell whether the first object has fields that verl alone writes."""
-    found = rows.sample(path, first) or {}
-    return any(name in found for name in _OWN) or found.keys() >= {"input", "output", "score"}
-
-
-def read(path: Path) -> Import:
-    """Read rollout rows.
-
-    Raises:
-        InputError: a row with token ids alone, a reward outside 0 to 1, or a field of another type.
-    """
-    return rows.read_rows(path, NAME, _typed, _built)
-
-
-def write(imported: Import, path: Path) -> None:
-    """Write an import as rows of messages, `reward_score` and `extra_info` (see `rows.write_rows`)."""
-    rows.write_rows(imported, path, NAME, _built)
 
 
 def _typed(document: Document, where: str) -> dict[str, Any]:
     """Read one row; a task is `extra_info.task_id`, else `extra_info.index`."""
     extra = rows.named(document, "extra_info", where) or {}
-    request_id, (field, reward) = rows.text(document, "request_id", where), first_of(document, _REWARD)
+    field, reward = first_of(document, _REWARD)
     task = first_of(extra, ("task_id", "index"))[0]
     return {
-        **({} if request_id is None else {"trajectory_id": request_id}),
+        "trajectory_id": rows.text(document, "request_id", where),
         "task_id": rows.text(extra, task, f"{where}, extra_info") if task else None,
         "split": rows.text(extra, "split", f"{where}, extra_info"),
         "tools": rows.tools(document, where),
@@ -69,7 +48,6 @@ def _conversation(document: Document, where: str) -> dict[str, Any]:
 
 
 def _built(episode: RecordedEpisode) -> dict[str, Any]:
-    """Write one row."""
     extra = rows.present(index=episode.task_id, split=episode.split)
     return rows.present(
         request_id=episode.trajectory_id,
@@ -78,3 +56,8 @@ def _built(episode: RecordedEpisode) -> dict[str, Any]:
         reward_score=episode.reward,
         extra_info=extra or None,
     )
+
+
+FORMAT = rows.row_format(
+    "verl", lambda found: bool(found.keys() & _OWN) or found.keys() >= {"input", "output", "score"}, _typed, _built
+)

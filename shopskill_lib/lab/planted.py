@@ -90,5 +90,4 @@ def _truth(base: FloatArray, shifts: FloatArray, rng: np.random.Generator) -> Fl
 
 
 def _write(frame: pd.DataFrame, path: Path) -> None:
-    """Write a CSV."""
     write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())

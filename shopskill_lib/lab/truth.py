@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from shopskill_lib import masks, ols, protocol
 from shopskill_lib.agent import constant, episode_seed, run_episode
 from shopskill_lib.errors import DesignError, ParameterError
-from shopskill_lib.files import parse_json, read_bytes, read_text, write_bytes, write_json
+from shopskill_lib.files import read_bytes, read_json, write_bytes, write_json
 from shopskill_lib.lab.direct import DirectModel
 from shopskill_lib.models import SIMULATED
 from shopskill_lib.records import Step, Task, fingerprint
@@ -218,7 +218,7 @@ def _load(path: Path, wanted: str) -> Truth | None:
     """Return a kept truth; None where it is absent, of other content or not as it was written."""
     if not path.exists() or not path.with_suffix(".json").exists():
         return None
-    content, facts = read_bytes(path), parse_json(read_text(path.with_suffix(".json")), str(path))
+    content, facts = read_bytes(path), read_json(path.with_suffix(".json"))
     if facts.get("fingerprint") != wanted or facts.get("sha256") != sha256(content).hexdigest():
         return None
     return Truth(pd.read_csv(io.BytesIO(content), dtype={"intervention_id": str}), facts)
@@ -244,7 +244,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimates:
     """(K,) values, their errors and the errors of a gate on the same tasks."""
 
     value: FloatArray
@@ -319,7 +319,7 @@ def alone_masks(bench: Bench, draws: range) -> IntArray:
     return np.broadcast_to(rows, (len(bench.tasks("val")), len(draws), K + 1, K))
 
 
-def company(sample: Sample) -> Estimate:
+def company(sample: Sample) -> Estimates:
     """Fit M19 to all rows; errors from the scatter of a task's draws around their mean, as tasks are fixed."""
     n, D, _, K = sample.masks.shape
     C = sample.masks[:, :, 1:].astype(np.float64)
@@ -333,7 +333,7 @@ def company(sample: Sample) -> Estimate:
     gate = ols.fit(
         _gate_delta(sample).ravel(), sample.masks[:, :, 1].reshape(-1, K), [""] * K, np.arange(n * D, dtype=np.int64)
     )
-    return Estimate(beta, error, gate.bse * D**0.5)
+    return Estimates(beta, error, gate.bse * D**0.5)
 
 
 def _gate_delta(sample: Sample) -> FloatArray:
@@ -341,17 +341,16 @@ def _gate_delta(sample: Sample) -> FloatArray:
     return sample.reward[:, :, 1] - np.roll(sample.reward[:, :, 0], 1, axis=1)
 
 
-def alone(sample: Sample, gate_error: FloatArray) -> Estimate:
+def alone(sample: Sample, gate_error: FloatArray) -> Estimates:
     """Average the differences to bare; errors as in `company`."""
     n, D, _ = sample.delta.shape
     variance = sample.delta.var(axis=1, ddof=1).sum(axis=0) / D
-    return Estimate(sample.delta.mean(axis=(0, 1)), np.sqrt(variance) / n, gate_error)
+    return Estimates(sample.delta.mean(axis=(0, 1)), np.sqrt(variance) / n, gate_error)
 
 
 def _gather(
-    bench: Bench, samples: tuple[Sample, Sample], estimates: tuple[Estimate, Estimate], seconds: float
+    bench: Bench, samples: tuple[Sample, Sample], estimates: tuple[Estimates, Estimates], seconds: float
 ) -> Truth:
-    """Return the truth with its facts."""
     (main, single), (together, apart) = samples, estimates
     table = pd.DataFrame(
         {

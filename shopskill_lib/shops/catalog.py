@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import parse_json, read_json, read_text
 from shopskill_lib.records import Language, Product, RequiredOption, Task, canonical, fingerprint
 from shopskill_lib.shops.budget import price_upper
 from shopskill_lib.text import key, task_key, tidy
@@ -71,7 +71,7 @@ def load_catalogue(path: Path, *, tasks: Path | None = None, language: Language 
     Raises:
         InputError: the file cannot be read, is not such a list, or a product or task in it is malformed.
     """
-    entries = parse_json(read_text(path), str(path))
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise InputError(
             f"the file holds a {type(entries).__name__}",
@@ -178,10 +178,7 @@ def _option(entry: Any, where: str) -> tuple[str, float | None]:
     value = entry.get("value") if isinstance(entry, dict) else None
     if not isinstance(value, str) or not tidy(value):
         raise InputError(
-            f"an option is {entry!r}",
-            where=where,
-            allowed="an object with a non-empty value",
-            todo="repair the option",
+            f"an option is {entry!r}", where=where, allowed="an object with a non-empty value", todo="repair the option"
         )
     price = entry.get("price")
     return tidy(value), None if price is None else _price(price, where)
@@ -208,12 +205,7 @@ def _embedded_tasks(entries: list[Json], products: Mapping[str, Product], path: 
         for given in entry.get("instructions") or []:
             if not _object(given, f"{path}, product {number}, instructions").get("attributes"):
                 continue
-            fields = {
-                "task_id": len(tasks),
-                "persona": entry.get("user_persona"),
-                **given,
-                "asin": entry["asin"],
-            }
+            fields = {"task_id": len(tasks), "persona": entry.get("user_persona"), **given, "asin": entry["asin"]}
             fields["options"] = given.get("instruction_options")
             tasks.append(_task(fields, products, language, f"{path}, product {number}"))
     return tasks

@@ -86,14 +86,7 @@ class Service:
         object.__setattr__(self, "tasks", _by_number(self.shop.catalogue.tasks.values()))
 
     def answer(self, method: str, path: str, body: bytes, gone: Callable[[], bool]) -> Reply:
-        """Answer one request.
-
-        Args:
-            method: HTTP method.
-            path: path of the URL.
-            body: bytes of the body.
-            gone: tells whether the client has hung up.
-        """
+        """Answer one request; `gone` tells whether the client has hung up."""
         try:
             if (method, path) == ("GET", "/healthz"):
                 return Reply(200, self._health())

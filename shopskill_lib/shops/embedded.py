@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from shopskill_lib.errors import InputError, ParameterError
+from shopskill_lib.errors import ParameterError
 from shopskill_lib.records import Ending, Feedback, Product, Purchase, RewardDetail, Task
 from shopskill_lib.shops import pages
 from shopskill_lib.shops.budget import BUDGET_VERSION
 from shopskill_lib.shops.catalog import Catalogue
-from shopskill_lib.shops.protocol import StepResult
+from shopskill_lib.shops.protocol import StepResult, refuse_ended
 from shopskill_lib.shops.reward import REWARD_VERSION, resolve_price, score_nothing, score_purchase
 from shopskill_lib.shops.search import SEARCH_VERSION, TOP_K, open_index
 from shopskill_lib.text import key, tidy
@@ -109,7 +109,7 @@ class EmbeddedSession:
         Raises:
             InputError: the episode has ended.
         """
-        self._require_running()
+        refuse_ended(self, self._task)
         self._actions += 1
         feedback = self._act(action.encode("utf-8", "replace").decode())
         self._state = {**self._state, "last_action": feedback}
@@ -129,7 +129,7 @@ class EmbeddedSession:
             InputError: the episode has ended.
             ParameterError: the reason is none of M3's.
         """
-        self._require_running()
+        refuse_ended(self, self._task)
         if reason == "purchase" or reason not in get_args(Ending):
             raise ParameterError(
                 f"the ending is {reason!r}",
@@ -142,15 +142,6 @@ class EmbeddedSession:
 
     def close(self) -> None:
         """Leave nothing behind: a session holds memory only."""
-
-    def _require_running(self) -> None:
-        if self.current.done:
-            raise InputError(
-                "the episode has ended",
-                where=f"task {self._task.task_id}",
-                allowed="actions before the end",
-                todo="start another with reset",
-            )
 
     def _act(self, action: str) -> Feedback:
         """Carry the action out, turn to the page it leads to, and return what became of it."""

@@ -96,12 +96,7 @@ def recover(folder: Path, door: Door, out: TextIO) -> None:
     """Name the slots that processes which are gone have left, and free those that can only be theirs.
 
     A lease of v8 says whose a slot is. The generations before it free whatever number they are told, whoever holds it
-    by now, so their slots are named with the request that frees them.
-
-    Args:
-        folder: the run folder.
-        door: the server.
-        out: where they are named, one line each.
+    by now, so their slots are named with the request that frees them: in `out`, one line each.
     """
     for path in sorted(folder.glob(f"{PREFIX}*.jsonl")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

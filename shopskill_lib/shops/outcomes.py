@@ -192,9 +192,7 @@ def of_original(result: Json) -> Outcome:
         return Outcome(ending, None, score_nothing(ending).model_copy(update={"reported": reported}))
     item, goal = _read(_Bought, bought, "purchase"), _object(result, "goal")
     parts = _read(_Parts, _object(result, "reward_detail"), "reward_detail")
-    price = PriceResolution(
-        status="unverifiable" if item.price is None else "pass", method="drawn by the server", price=item.price
-    )
+    price = PriceResolution.of("drawn by the server", item.price)
     values = (parts.r_type, parts.r_att, parts.r_option, parts.r_price)
     detail = RewardDetail(
         reward_version="shopsimulator-original",
@@ -239,10 +237,7 @@ def _close(value: Any, other: float) -> bool:
 
 
 def _price(found: _Resolution) -> PriceResolution:
-    known = found.status == "pass" and found.price is not None
-    return PriceResolution(
-        status="pass" if known else "unverifiable", method=found.method, price=found.price if known else None
-    )
+    return PriceResolution.of(found.method, found.price if found.status == "pass" else None)
 
 
 def _product(asin: str, title: str, category: str, attributes: tuple[str, ...]) -> Product:

@@ -5,14 +5,7 @@ The text is a function of the state and the language alone.
 
 from collections.abc import Mapping
 
-from shopskill_lib.records import (
-    Feedback,
-    Language,
-    ListedProduct,
-    ObservationState,
-    PriceResolution,
-    Product,
-)
+from shopskill_lib.records import Feedback, Language, ListedProduct, ObservationState, PriceResolution, Product
 from shopskill_lib.text import normalise, tidy
 
 OBSERVATION_VERSION = "shopskill-observation-v1"
@@ -103,13 +96,7 @@ def terminal_state() -> ObservationState:
 
 
 def results_state(query: str, ranking: list[Product], page: int) -> ObservationState:
-    """Return one page of results.
-
-    Args:
-        query: the words as typed.
-        ranking: all products found, best first.
-        page: page number from 1.
-    """
+    """Return one page, from 1, of the results of a query as typed: all products found, best first."""
     pages = max(1, -(-len(ranking) // PAGE_SIZE))
     start = (page - 1) * PAGE_SIZE
     shown = ranking[start : start + PAGE_SIZE]

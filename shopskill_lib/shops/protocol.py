@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from shopskill_lib.errors import InputError
 from shopskill_lib.records import Ending, Feedback, ObservationState, Product, Purchase, RewardDetail, Task
 
 
@@ -47,6 +48,17 @@ class Session(Protocol):
     def close(self) -> None:
         """Leave the session and whatever it holds."""
         ...
+
+
+def refuse_ended(session: Session, task: Task) -> None:
+    """Refuse an action after the end of an episode."""
+    if session.current.done:
+        raise InputError(
+            "the episode has ended",
+            where=f"task {task.task_id}",
+            allowed="actions before the end",
+            todo="start another with reset",
+        )
 
 
 class Shop(Protocol):

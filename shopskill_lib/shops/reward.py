@@ -7,15 +7,7 @@ pass for the right one on two shared upper category nodes, and title terms come 
 
 import re
 
-from shopskill_lib.records import (
-    Ending,
-    PriceResolution,
-    Product,
-    Purchase,
-    RequiredOption,
-    RewardDetail,
-    Task,
-)
+from shopskill_lib.records import Ending, PriceResolution, Product, Purchase, RequiredOption, RewardDetail, Task
 from shopskill_lib.text import contains, key, normalise, numbers, similarity, tokens, words
 
 REWARD_VERSION = "shopskill-reward-v1"
@@ -37,29 +29,19 @@ def resolve_price(product: Product, chosen: dict[str, str]) -> PriceResolution:
     priced = {axis: set(values.values()) - {None} for axis, values in product.options.items()}
     moving = [axis for axis, prices in priced.items() if len(prices) > 1]
     if len(moving) > 1:
-        return _unverifiable("multiple_price_affecting_axes")
+        return PriceResolution.of("multiple_price_affecting_axes", None)
     if moving:
         if moving[0] not in chosen:
-            return _unverifiable("price_axis_unselected")
+            return PriceResolution.of("price_axis_unselected", None)
         prices = {key(value): price for value, price in product.options[moving[0]].items()}
         price = prices.get(key(chosen[moving[0]]))
-        if price is None:
-            return _unverifiable("selected_variant_price_missing")
-        return _known("selected_price_axis", price)
+        return PriceResolution.of("selected_variant_price_missing" if price is None else "selected_price_axis", price)
     constant = {price for prices in priced.values() for price in prices if price is not None}
     if len(constant) == 1:
-        return _known("constant_option_price", constant.pop())
+        return PriceResolution.of("constant_option_price", constant.pop())
     if not product.options and len(set(product.pricing)) == 1:
-        return _known("single_listing_price", product.pricing[0])
-    return _unverifiable("price_not_deterministic")
-
-
-def _unverifiable(method: str) -> PriceResolution:
-    return PriceResolution(status="unverifiable", method=method, price=None)
-
-
-def _known(method: str, price: float) -> PriceResolution:
-    return PriceResolution(status="pass", method=method, price=price)
+        return PriceResolution.of("single_listing_price", product.pricing[0])
+    return PriceResolution.of("price_not_deterministic", None)
 
 
 def score_purchase(task: Task, gold: Product, bought: Product, purchase: Purchase) -> RewardDetail:

@@ -41,7 +41,6 @@ class SeparatedPage:
     """What one page shows.
 
     Attributes:
-        kind: kind of the page.
         request: the task that heads every page; "" where none does.
         buttons: what can be clicked, as the footer lists it; None without a footer.
         listed: products of a page of results.

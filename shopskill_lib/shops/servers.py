@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from shopskill_lib.clock import SYSTEM_CLOCK, Clock
-from shopskill_lib.errors import InputError, SetupError
-from shopskill_lib.files import read_text, write_json
+from shopskill_lib.errors import SetupError
+from shopskill_lib.files import read_record, write_json
 from shopskill_lib.records import Record
 from shopskill_lib.shops.budget import BUDGET_VERSION
 from shopskill_lib.shops.catalog import Catalogue
@@ -252,12 +252,10 @@ def _kept(path: Path) -> Server | None:
     """Read what an earlier opening of the run folder found."""
     if not path.exists():
         return None
-    try:
-        return Server.model_validate_json(read_text(path))
-    except ValidationError as error:
-        raise InputError(
-            f"the file is damaged ({error.errors()[0]['msg']})",
-            where=str(path),
-            allowed="what an opening of the shop wrote",
-            todo="remove it: the server is asked again",
-        ) from error
+    return read_record(
+        path,
+        TypeAdapter(Server),
+        found="the file is damaged",
+        allowed="what an opening of the shop wrote",
+        todo="remove it: the server is asked again",
+    )

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from shopskill_lib.clock import SYSTEM_CLOCK, Clock
-from shopskill_lib.errors import InfrastructureError, InputError, ParameterError, SetupError
+from shopskill_lib.errors import InfrastructureError, ParameterError, SetupError
 from shopskill_lib.records import Ending, Product, Task
 from shopskill_lib.shops import leases, servers
 from shopskill_lib.shops.catalog import Catalogue
@@ -23,7 +23,7 @@ from shopskill_lib.shops.foreign import V8, Dialect, Fork, Original, Page
 from shopskill_lib.shops.leases import Ledger, Places
 from shopskill_lib.shops.outcomes import NoAnswerError, Outcome
 from shopskill_lib.shops.pages import BUY
-from shopskill_lib.shops.protocol import StepResult
+from shopskill_lib.shops.protocol import StepResult, refuse_ended
 from shopskill_lib.shops.reward import score_nothing
 from shopskill_lib.shops.servers import Server, probe
 from shopskill_lib.text import key, task_key
@@ -315,11 +315,8 @@ class ShopSimulator:
         if key(theirs) != key(ours):
             found = f"asks for {theirs[:60]!r}, in the local copy for {ours[:60]!r}"
         if found:
-            raise SetupError(
-                f"task {lease.idx} of the server {found}: it sells another catalogue, or numbers its tasks otherwise",
-                where=f"shop_url {self.door.base}",
-                allowed="a local copy of the server's own product file",
-                todo="give catalogue the file that the server was started with",
+            raise self._other_copy(
+                f"task {lease.idx} of the server {found}: it sells another catalogue, or numbers its tasks otherwise"
             )
         return page
 
@@ -336,13 +333,16 @@ class ShopSimulator:
         if isinstance(error, RefusalError) and error.own:
             named = error.status == 500 and re.search(rf"(?<!\d){idx}(?!\d)", error.text)
             if named or error.status == 400 or error.text == _NO_TASK:
-                return SetupError(
-                    f"the server refuses task {idx} ({error})",
-                    where=f"shop_url {self.door.base}",
-                    allowed="a local copy of the server's own product file",
-                    todo="give catalogue the file that the server was started with",
-                )
+                return self._other_copy(f"the server refuses task {idx} ({error})")
         return self.door.infrastructure(error, f"reset of task {idx}")
+
+    def _other_copy(self, found: str) -> SetupError:
+        return SetupError(
+            found,
+            where=f"shop_url {self.door.base}",
+            allowed="a local copy of the server's own product file",
+            todo="give catalogue the file that the server was started with",
+        )
 
 
 class RemoteSession:
@@ -362,7 +362,7 @@ class RemoteSession:
             InfrastructureError: no answer, none of a ShopSimulator, or one of another client's episode.
             SetupError: the reward is not what M4 says.
         """
-        self._require_running()
+        refuse_ended(self, self._task)
         dialect, state = self._shop.dialect, self.current.state
         said = dialect.said(action, state)
         self._steps += 1
@@ -385,7 +385,7 @@ class RemoteSession:
             ParameterError: the reason is none for which an agent leaves.
             InfrastructureError, SetupError: see `step`.
         """
-        self._require_running()
+        refuse_ended(self, self._task)
         if reason not in LEAVING:
             raise ParameterError(
                 f"the ending is {reason!r}", where="reason", allowed=", ".join(LEAVING), todo="name one of them"
@@ -446,15 +446,6 @@ class RemoteSession:
             allowed="one client a slot",
             todo="find the other client; a slot that two clients release is lent to both",
         )
-
-    def _require_running(self) -> None:
-        if self.current.done:
-            raise InputError(
-                "the episode has ended",
-                where=f"task {self._task.task_id}",
-                allowed="actions before the end",
-                todo="start another with reset",
-            )
 
 
 def _shown(page: Page, outcome: Outcome | None = None) -> StepResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shopskill_lib.errors import InputError, ParameterError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import read_json
 from shopskill_lib.records import Split, Task, fingerprint
 from shopskill_lib.shops.catalog import Catalogue
 from shopskill_lib.text import task_key
@@ -24,7 +24,7 @@ def load_splits(path: Path, catalogue: Catalogue) -> dict[Split, list[str]]:
     Raises:
         InputError: the file is no such file, or holds a split other than train, val and test.
     """
-    document = parse_json(read_text(path), str(path))
+    document = read_json(path)
     try:
         entries: dict[str, Any] = document["splits"]
         return {_name(name, path): _ids(entry, catalogue) for name, entry in entries.items()}

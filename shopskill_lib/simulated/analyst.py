@@ -5,12 +5,13 @@ It is imperfect on purpose; every rate is a constant here.
 
 from typing import Any
 
+from shopskill_lib.files import json_object
 from shopskill_lib.records import Language
 from shopskill_lib.simulated.casefile import Case, Exchange, Talk, Trial, trials
 from shopskill_lib.simulated.decisions import BUY, Call
 from shopskill_lib.simulated.diagnosis import Cause, Course, Evidence, as_list, next_action
 from shopskill_lib.simulated.lessons import Wording, join, names, opposite, render, topic, word
-from shopskill_lib.simulated.reading import json_object, read_page
+from shopskill_lib.simulated.reading import read_page
 
 MAX_CARDS = 3
 """Success cards at most where the tool sets no bound."""
@@ -167,13 +168,7 @@ def _failure_texts(text: Wording, language: Language, *, rewrite: bool) -> dict[
 
 
 def failure(talk: Talk, case: Case, offered: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
-    """Return the next call of a failure analyst.
-
-    Args:
-        talk: the conversation so far.
-        case: the failed trajectory.
-        offered: tools on offer, with the labels that they take.
-    """
+    """Return the next call of a failure analyst; `offered` are the tools, with the labels that they take."""
     if talk.complained:
         return talk.tool, _diagnosis_again(talk, case)
     course, made = Course(case, talk.draws), trials(talk.calls)

@@ -4,7 +4,6 @@ A pure function from a request to a response. The role is told by the tools on o
 The seed counts at a temperature above 0, less the turns so far, as the shopper's does.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from shopskill_lib.simulated import analyst, merging
 from shopskill_lib.simulated.casefile import MalformedError, Talk, exchanges, read_case
 from shopskill_lib.simulated.chat import Reply, Request, completion, read, refusal
-from shopskill_lib.simulated.decisions import NOISE, Draws
 
 AUTHOR_VERSION = "simulated-author-v2"
 MODEL = "simulated-author"
@@ -58,14 +56,12 @@ def respond(request: object) -> Reply:
 
 def _talk(asked: Request, role: str) -> Talk:
     """Return the conversation that a request carries."""
-    noise = 0.0 if asked.episode is None else NOISE * asked.warmth
-    work = hashlib.blake2b(f"{role}\n{asked.opening}".encode("utf-8", "replace"), digest_size=16).hexdigest()
     told = _AT_MOST.search(asked.system)
     return Talk(
         opening=asked.opening,
         system=asked.system,
         calls=exchanges(asked.messages),
-        draws=Draws(work, asked.episode, noise),
+        draws=asked.draws(f"{role}\n{asked.opening}"),
         tool=role,
         most=int(told[1]) if told else None,
     )
@@ -97,26 +93,10 @@ def _broken(talk: Talk, arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {spoilt: "as above"}
 
 
-def _as_success(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, analyst.success(talk, read_case(talk.opening))
-
-
-def _as_failure(talk: Talk, asked: Request) -> Act:
-    return analyst.failure(talk, read_case(talk.opening), asked.offered)
-
-
-def _as_consolidator(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, merging.consolidate(talk)
-
-
-def _as_compiler(talk: Talk, asked: Request) -> Act:  # noqa: ARG001 - the signature of roles
-    return talk.tool, merging.compile_skill(talk)
-
-
 _ROLES: dict[str, Callable[[Talk, Request], Act]] = {
-    "submit_success_cards": _as_success,
-    "submit_diagnosis": _as_failure,
-    "submit_clusters": _as_consolidator,
-    "submit_skill": _as_compiler,
+    "submit_success_cards": lambda talk, _: (talk.tool, analyst.success(talk, read_case(talk.opening))),
+    "submit_diagnosis": lambda talk, asked: analyst.failure(talk, read_case(talk.opening), asked.offered),
+    "submit_clusters": lambda talk, _: (talk.tool, merging.consolidate(talk)),
+    "submit_skill": lambda talk, _: (talk.tool, merging.compile_skill(talk)),
 }
 """What each role's tool is answered with."""

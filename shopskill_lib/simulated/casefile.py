@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from shopskill_lib.files import json_object
 from shopskill_lib.records import Language
 from shopskill_lib.simulated.chat import Message
 from shopskill_lib.simulated.decisions import Draws
 from shopskill_lib.simulated.lessons import language_of
-from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, json_object, read_request, read_system
+from shopskill_lib.simulated.reading import OTHER_PAGE, Page, Phrase, Request, read_request, read_system
 from shopskill_lib.simulated.recorded import is_recorded, read_action, read_page, spoken
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,11 +1,14 @@
 """The chat-completions format as the simulated models read and write it: requests, replies, token counts."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
+
+from shopskill_lib.simulated.decisions import NOISE, Draws
 
 CONTEXT = 131_072
 """Tokens of a prompt that a simulated model takes at most."""
@@ -106,15 +109,13 @@ class Request(BaseModel):
         """Answers of the model so far."""
         return sum(message.role == "assistant" for message in self.messages)
 
-    @property
-    def episode(self) -> str | None:
-        """What the noise of a conversation depends on: the seed less the turns so far; None at temperature 0."""
-        return None if self.temperature == 0 else str(((self.seed or 0) - self.turns) % 2**31)
-
-    @property
-    def warmth(self) -> float:
-        """Temperature, 1 where none is sent."""
-        return 1.0 if self.temperature is None else self.temperature
+    def draws(self, work: str) -> Draws:
+        """Return the decisions of a conversation about some work: its noise is by the seed less the turns so far."""
+        task = hashlib.blake2b(work.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        if self.temperature == 0:
+            return Draws(task, None, 0.0)
+        episode = str(((self.seed or 0) - self.turns) % 2**31)
+        return Draws(task, episode, NOISE * (1.0 if self.temperature is None else self.temperature))
 
     @cached_property
     def prompt_tokens(self) -> int:
@@ -195,9 +196,5 @@ def completion(
         "model": asked.model,
         "system_fingerprint": version,
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": length,
-            "total_tokens": prompt_tokens + length,
-        },
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": length, "total_tokens": prompt_tokens + length},
     }

@@ -56,13 +56,7 @@ def names(effect: int) -> tuple[str, ...]:
 
 
 def word(name: str, language: Language, uniform: Callable[[str], float]) -> Wording:
-    """Return a lesson in one of its wordings.
-
-    Args:
-        name: of the lesson.
-        language: of the text.
-        uniform: name of a decision -> number in [0, 1).
-    """
+    """Return a lesson in one of its wordings; `uniform` makes a number in [0, 1) of the name of a decision."""
     lesson = bank()[name]
 
     def one(field: str) -> Any:

@@ -134,15 +134,6 @@ def _json_after(text: str, tag: str) -> Any:
         return None
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that a text is; empty for any other text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _pairs(value: Any) -> list[tuple[str, str]]:
     """Return the named texts of a nested object; lists (such as recent searches) are no evidence of a wish."""
     if not isinstance(value, Mapping):

@@ -7,10 +7,11 @@ show what was chosen. What is read is the same as of our own pages; the shopper 
 import re
 from collections.abc import Sequence
 
+from shopskill_lib.files import json_object
 from shopskill_lib.shops.separated import SeparatedPage, read_separated
 from shopskill_lib.simulated import reading
 from shopskill_lib.simulated.decisions import BACK, BUY, NEXT, PREVIOUS
-from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, json_object, read_item
+from shopskill_lib.simulated.reading import OTHER_PAGE, Axis, Page, Request, amount, read_item
 from shopskill_lib.text import tokens
 
 MARK = "[SHOPPING_OBSERVATION_V2]\n"
@@ -70,12 +71,8 @@ def _axes(told: dict[str, str]) -> tuple[Axis, ...]:
 def read_action(action: str, text: str, page: Page) -> tuple[str, str] | None:
     """Return a call of a recorded tool, or an action on a page of text nodes, as verb and argument of our shop.
 
-    None for any other text.
-
-    Args:
-        action: as ``adapters.react.named_action`` writes it.
-        text: the page it was made on.
-        page: what that shows.
+    None for any other text. The action is one as ``adapters.react.named_action`` writes it, `text` and `page` are what
+    it was made on, as written and as read.
     """
     match = _TOOL.fullmatch(action) if action else None
     if match is None:

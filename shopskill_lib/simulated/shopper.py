@@ -6,12 +6,11 @@ The model's name tells the simulated checkpoint: `simulated-shopper` is untaught
 this competence at this level and the others untaught.
 """
 
-import hashlib
 import re
 
 from shopskill_lib.simulated.chat import Reply, Request, completion, read, refusal
 from shopskill_lib.simulated.competences import UNTAUGHT, Competences, learn
-from shopskill_lib.simulated.decisions import NOISE, Call, Draws, View, decide
+from shopskill_lib.simulated.decisions import Call, View, decide
 from shopskill_lib.simulated.reading import OTHER_PAGE, read_page, read_request, read_system
 
 SHOPPER_VERSION = "simulated-shopper-v2"
@@ -82,10 +81,5 @@ def _view(asked: Request, base: Competences) -> View:
         searches=sum(call.name == "search" for message in messages for call in message.calls),
         actions=tuple(offered.get("click", ())),
         may_search="search" in offered,
-        draws=_draws(asked),
+        draws=asked.draws(asked.opening),
     )
-
-
-def _draws(asked: Request) -> Draws:
-    task = hashlib.blake2b(asked.opening.encode("utf-8", "replace"), digest_size=16).hexdigest()
-    return Draws(task, asked.episode, 0.0 if asked.episode is None else NOISE * asked.warmth)
