@@ -96,6 +96,12 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), str(path))
 
 
+def first_fault(error: ValidationError) -> str:
+    """Return the first field that is not as it should be, and why."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
 def read_record(path: Path, form: TypeAdapter[T], *, found: str, allowed: str, todo: str) -> T:
     """Read a file of ours that holds one JSON record.
 
@@ -105,9 +111,7 @@ def read_record(path: Path, form: TypeAdapter[T], *, found: str, allowed: str, t
     try:
         return form.validate_json(read_bytes(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        why = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-        raise InputError(f"{found} ({why})", where=str(path), allowed=allowed, todo=todo) from error
+        raise InputError(f"{found} ({first_fault(error)})", where=str(path), allowed=allowed, todo=todo) from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_text
+from shopskill_lib.files import first_fault, parse_json, read_text
 from shopskill_lib.records import Record, fingerprint
 from shopskill_lib.text import key
 
@@ -114,9 +114,8 @@ def _from_json(text: str, path: Path) -> Skill:
     try:
         return Skill.model_validate({"title": path.stem, "chunks": document})
     except ValidationError as error:
-        first = error.errors()[0]
         raise InputError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            first_fault(error),
             where=str(path),
             allowed="a list of {chunk_id, title, text}",
             todo="correct the entry",

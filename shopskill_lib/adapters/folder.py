@@ -40,13 +40,7 @@ def save(imported: Import, place: Path) -> None:
         OutputError: there is something in the folder, or it cannot be written.
         FirewallError: something privileged is about to stand in `trajectories.jsonl`.
     """
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise OutputError(
-            "there is something already",
-            where=str(place),
-            allowed="a new or empty folder",
-            todo="choose another folder, or remove this one",
-        )
+    refuse_taken(place)
     public(imported.episodes, TRAJECTORIES)
     if imported.episodes:
         append_lines(place / TRAJECTORIES, imported.episodes)
@@ -61,6 +55,17 @@ def save(imported: Import, place: Path) -> None:
         write_bytes(place / FILES / name, content)
     about = {"format": imported.format, "lacks": list(imported.lacks), "files": list(imported.files)}
     write_json(place / ABOUT, about | {"rest": imported.rest})
+
+
+def refuse_taken(place: Path) -> None:
+    """Refuse a place where something is."""
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise OutputError(
+            "there is something already",
+            where=str(place),
+            allowed="a new place, or an empty folder",
+            todo="choose another place, or remove what is there",
+        )
 
 
 def load(place: Path) -> Import:

@@ -18,7 +18,7 @@ from shopskill_lib.adapters import (
     verl,
 )
 from shopskill_lib.adapters.recorded import Format, Import, RecordedEpisode
-from shopskill_lib.errors import InputError, OutputError, ParameterError
+from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import decode, read_bytes
 from shopskill_lib.sources import Columns
 
@@ -132,10 +132,7 @@ def export(imported: Import, form: Format, path: Path) -> tuple[str, ...]:
         OutputError: there is something at the place already, or it cannot be written.
         InputError: the import lacks what the format needs.
     """
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise OutputError(
-            "there is something already", where=str(path), allowed="a new place", todo="choose another place"
-        )
+    folder.refuse_taken(path)
     form.write(imported, path)
     return unheld(imported, form.read(path))
 

@@ -93,9 +93,7 @@ def write_bank(imported: Import, path: Path) -> None:
     Raises:
         InputError: there is no skill, or it was changed after it was read from a bank.
     """
-    if imported.skill is None:
-        raise refusal("there is no skill", str(path), "an import of a skill bank, a skill document or a run")
-    document = _bank(imported.skill)
+    document = _bank(_skill_in(imported, path))
     write_json(path, document if imported.format != BANK else given_back(document, imported.rest or {}, str(path)))
 
 
@@ -148,12 +146,17 @@ def write_ours(imported: Import, path: Path) -> None:
     Raises:
         InputError: there is no skill.
     """
+    skill = _skill_in(imported, path)
+    if path.suffix == ".json":
+        write_json(path, [chunk.model_dump(mode="json") for chunk in skill.chunks])
+    else:
+        write_bytes(path, skill.to_markdown().encode())
+
+
+def _skill_in(imported: Import, path: Path) -> Skill:
     if imported.skill is None:
         raise refusal("there is no skill", str(path), "an import of a skill bank, a skill document or a run")
-    if path.suffix == ".json":
-        write_json(path, [chunk.model_dump(mode="json") for chunk in imported.skill.chunks])
-    else:
-        write_bytes(path, imported.skill.to_markdown().encode())
+    return imported.skill
 
 
 def _chunks(skills: list[_Skill], field: str, path: Path) -> tuple[Chunk, ...]:

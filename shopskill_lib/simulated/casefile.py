@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from shopskill_lib.files import json_object
+from shopskill_lib.files import first_fault, json_object
 from shopskill_lib.records import Language
 from shopskill_lib.simulated.chat import Message
 from shopskill_lib.simulated.decisions import Draws
@@ -195,12 +195,6 @@ def models(message: str, name: str, kind: type[Model]) -> list[Model]:
         return [kind.model_validate(item) for item in items]
     except ValidationError as error:
         raise MalformedError(f"section {name}: {first_fault(error)}") from error
-
-
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault that a validation found."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
 
 def text_section(message: str, name: str) -> str:
