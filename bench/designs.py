@@ -209,7 +209,7 @@ def print_optimal(seed: int, proposals: int) -> None:
     more = {"4 chunks and 6 with a rewrite": (1,) * 4 + (2,) * 6, "8 with a rewrite": (2,) * 8}
     for draft, versions in (DRAFTS | more).items():
         yard, slots = Yardstick(versions), slots_of(versions)
-        for tasks, samples in ((100, 2), (400, 2), (400, 1)):
+        for tasks, samples in ((100, 2), (400, 2), (100, 1), (400, 1)):
             ids, designs = [str(task) for task in range(tasks)], get_args(Design) if samples > 1 else SINGLE
             drawn = {
                 design: [
