@@ -146,6 +146,25 @@ def test_a_line_through_checkpoints_is_a_contrast_of_statsmodels() -> None:
     assert all(pd.isna(none[name]) for name in ("trend", "trend_low", "trend_high", "trend_label"))
 
 
+def test_intervals_of_drift_and_trend_hold_all_chunks_at_once() -> None:
+    first, last = np.array([0.3, 0.0, 0.1, 0.2]), np.array([0.0, 0.3, 0.1, 0.1])
+    rng, tasks, held = np.random.default_rng(5), np.tile(np.arange(150), 4), np.zeros(2)
+    names = [f"{number} {chunk}" for number in range(4) for chunk in range(4)]
+    for _ in range(200):
+        own, masks, deltas = rng.uniform(0.1, 0.3, 150), np.zeros((600, 16), dtype=np.int64), []
+        for number in range(4):
+            shown = rng.integers(0, 2, (150, 4))
+            masks[150 * number : 150 * (number + 1), 4 * number : 4 * (number + 1)] = shown
+            masked = rng.random(150) < own + shown @ (first + number / 3 * (last - first))
+            deltas.append(masked.astype(float) - (rng.random(150) < own))
+        found = drift.over(np.concatenate(deltas), masks, names, tasks, 4)
+        for column, name in enumerate(("drift", "trend")):
+            truth = (last - first)[found["chunk"].astype(int)]
+            held[column] += ((found[f"{name}_low"] <= truth) & (found[f"{name}_high"] >= truth)).all()
+    assert (held / 200 > 0.95 - 4 * (0.95 * 0.05 / 200) ** 0.5).all()
+    assert (held / 200 < 0.995).all()
+
+
 def test_a_trend_over_three_checkpoints_is_told(run: Callable[..., Path]) -> None:
     folders = [run("early", 1, helps), run("middle", 2, helps, checkpoint="step-5"),
                run("late", 3, nothing_helps, checkpoint="step-9")]  # fmt: skip
