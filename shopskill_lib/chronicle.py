@@ -4,14 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from shopskill_lib import ledger, protocol
 from shopskill_lib.clusters import Cluster
 from shopskill_lib.clusters import LeftOut as Left
 from shopskill_lib.compiler import Draft
-from shopskill_lib.errors import InputError
-from shopskill_lib.files import parse_json, read_bytes, read_text
+from shopskill_lib.files import parse_json, read_record, read_text
 from shopskill_lib.ledger import (
     Event,
     LeftOut,
@@ -56,16 +55,13 @@ def read_draft(path: Path) -> Draft:
     Raises:
         InputError: it is damaged.
     """
-    try:
-        return Draft.model_validate_json(read_bytes(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}",
-            where=str(path),
-            allowed="the draft.json that 02_compile wrote",
-            todo="run 02_compile again",
-        ) from error
+    return read_record(
+        path,
+        TypeAdapter(Draft),
+        found="the draft cannot be used",
+        allowed="the draft.json that 02_compile wrote",
+        todo="run 02_compile again",
+    )
 
 
 def proposed_in(events: Iterable[Event]) -> set[str]:

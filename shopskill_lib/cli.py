@@ -83,7 +83,7 @@ def _describe_plan(commands: "argparse._SubParsersAction[Parser]") -> None:
         type=Path,
         nargs="?",
         metavar="RUN",
-        help="run folder with a pilot or a Gate A: success, share between tasks, tokens and prices",
+        help="run folder with a pilot, repeats or a Gate A: success, share between tasks, tokens and prices",
     )
     plan.add_argument("--success", type=float, help="mean bare success, 0 to 1")
     plan.add_argument("--between", type=float, help="share of variance between tasks, 0 to 1")
@@ -223,7 +223,7 @@ def _plan(options: argparse.Namespace) -> str:
         raise ParameterError(
             "bare success and the share of variance between tasks are not known",
             where="shopskill plan",
-            allowed="a run folder with a pilot or a Gate A (RUN), or --success and --between as shares",
+            allowed="a run folder with a pilot, repeats or a Gate A (RUN), or --success and --between as shares",
             todo="pilot a run first, or guess: --success 0.45 --between 0.5",
         )
     asked = (options.chunks, options.rewrites, options.effect, options.helping, options.budget, options.error)

@@ -138,12 +138,22 @@ class Floor(Record):
         told = [self.about_differences(), *([] if self.identical else [self.about_coefficients(), self._plan()])]
         return " ".join(filter(None, told))
 
+    def for_planning(self) -> tuple[float, Interval] | None:
+        """Return mean success, or reward where the shop tells no more, and the share of its variance between tasks.
+
+        None where the runs of a task tell nothing new, or all tasks are alike.
+        """
+        seen = self.outcomes.get(SUCCESS, self.outcomes[PRIMARY])
+        if self.identical or seen.share is None or seen.share.value == 1:
+            return None
+        return seen.mean, seen.share
+
     def _plan(self) -> str:
-        """Return what `shopskill plan` takes from these tasks; "" where it cannot."""
-        seen = self.outcomes.get(SUCCESS)
-        if seen is None or seen.share is None or seen.share.value == 1:
+        known = self.for_planning()
+        if known is None:
             return ""
-        return f"To plan with such tasks: shopskill plan --success {seen.mean:.3f} --between {seen.share.value:.3f}."
+        success, share = known
+        return f"To plan with such tasks: shopskill plan --success {success:.3f} --between {share.value:.3f}."
 
 
 class Noise(Record):

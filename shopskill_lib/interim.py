@@ -141,9 +141,7 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
             todo=f"give for example --replicate {mask_seed + 1000}",
         )
     protocol.freeze_texts(protocol.pool_of(bench), bench.folder / protocol.INTERVENTIONS)
-    place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
-    names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
-    new = replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
+    new = under(bench, mask_seed)
     frozen = read_json(path)
     gate = _fit(protocol.gate_a(new), new, rule)
     rows = {
@@ -152,9 +150,16 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
     }
     earlier = pd.DataFrame.from_dict(rows, orient="index", columns=["gate", "selected"])
     found = Labels(f"replication under masks of seed {mask_seed}", gate, earlier)
-    record = place / looks.REPLICATION
+    record = new.folder / looks.REPLICATION
     looks.freeze(bench.folder, record, found.to_json(), gate.key(), f"replication, masks of seed {mask_seed}")
     return found
+
+
+def under(bench: Bench, mask_seed: int) -> Bench:
+    """Return the bench of a replication under masks of this seed, in its folder below the gate's."""
+    place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
+    names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
+    return replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
 
 
 def _fit(file: Path, bench: Bench, rule: Rule, level: float = LEVEL) -> Gate:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from shopskill_lib import masks, protocol, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError
-from shopskill_lib.files import read_json, read_text, write_json
+from shopskill_lib.files import read_json, read_record, read_text, write_json
 from shopskill_lib.folders import folder as made
 from shopskill_lib.looks import RANKING
 from shopskill_lib.pools import Pool
@@ -356,6 +358,24 @@ def _freeze(plan: Plan, path: Path) -> None:
             allowed="one plan for a run folder, frozen before its first rollout",
             todo="give the parameters, draft and gate of the frozen plan",
         )
+
+
+def read_plan(run: Path) -> Plan | None:
+    """Return the ranking that is declared in a run folder; None without one.
+
+    Raises:
+        InputError: its file is damaged.
+    """
+    path = run / RANKING.parent / PLAN
+    if not path.exists():
+        return None
+    return read_record(
+        path,
+        TypeAdapter(Plan),
+        found="the plan cannot be used",
+        allowed="the plan.json that shopskill rank wrote",
+        todo="restore it from a copy, or remove the folder to begin the ranking anew",
+    )
 
 
 def planned(bench: Bench, plan: Plan) -> list[Planned]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shopskill_lib import floors
 from shopskill_lib.errors import InputError
 from shopskill_lib.files import read_json
 from shopskill_lib.observations import Observations, read_again
@@ -92,27 +93,46 @@ def guess(success: float, between: float, bare: Tokens, masked: Tokens, prices: 
 
 
 def read(run_dir: Path, prices: Tokens = (0.0, 0.0)) -> Pilot:
-    """Read the pairs of a run's Gate A, or the validation episodes that are there without one (a pilot).
+    """Read what a run folder tells: its noise floor and its Gate A, or the validation episodes there without one.
+
+    Success and share are those of the noise floor where there is one (`shopskill noise`): all repeats of a task tell
+    more than one pair of it. Tokens are those of the gate's pairs, or of the episodes (a pilot).
 
     Args:
         run_dir: the run folder.
         prices: of a million prompt and completion tokens, where the run names none; 0 is not known.
 
     Raises:
-        InputError, MissingError: there are too few pairs, or they cannot be used.
+        InputError, MissingError: there are too few pairs, or they or the noise floor cannot be used.
     """
+    repeated = _repeated(run_dir)
     if (run_dir / "observations.csv").exists():
         pairs = read_again(run_dir)
         bare, masked = _columns(pairs.bare), _columns(pairs.masked)
-        simulated, tasks = pairs.simulated, int(pairs.tasks.max()) + 1
-        success, between = of_pairs(pairs)
+        known = repeated or (*of_pairs(pairs), _basis(int(pairs.tasks.max()) + 1, pairs.simulated))
     else:
-        alone, shown = _paired(run_dir)
-        bare, masked = _usage(alone), _usage(shown)
-        simulated, tasks = alone[0].simulated, len({episode.task_id for episode in alone})
-        success, between = _spread(_successes(alone), _successes(shown))
-    told = f"{tasks} {'simulated ' if simulated else ''}tasks of a run"
+        alone, shown = _scored(run_dir)
+        bare, masked = _usage(list(alone.values())), _usage(shown)
+        known = repeated or _paired(alone, shown, run_dir)
+    success, between, told = known
     return Pilot(success, between, Cost(bare, masked, *_run_prices(run_dir, prices)), told)
+
+
+def _basis(tasks: int, simulated: bool) -> str:
+    return f"{tasks} {'simulated ' if simulated else ''}tasks of a run"
+
+
+def _repeated(run_dir: Path) -> tuple[float, float, str] | None:
+    """Return success, share between tasks and their basis from repeats of the bare runs; None without any."""
+    noise = floors.read(run_dir)
+    floor = None if noise is None else noise.of("val") or noise.of("test")
+    known = None if floor is None else floor.for_planning()
+    if floor is None or known is None:
+        return None
+    success, share = known
+    tasks = f"{floor.tasks} {'simulated ' if floor.simulated else ''}{floor.split} tasks"
+    told = f"{floor.repeats} repeats of the bare runs of {tasks}, share {share.low:.2f} to {share.high:.2f}"
+    return success, share.value, told
 
 
 def of_pairs(pairs: Observations) -> tuple[float, float]:
@@ -139,21 +159,27 @@ def _columns(arm: dict[str, FloatArray]) -> Tokens | None:
     return prompt, completion
 
 
-def _paired(run_dir: Path) -> tuple[list[Episode], list[Episode]]:
-    """Return the bare and the masked episodes of all validation pairs that are scored so far."""
+def _scored(run_dir: Path) -> tuple[dict[str, Episode], list[Episode]]:
+    """Return the bare validation episodes that are scored so far, by task, and the masked ones of the same tasks."""
     store = Store(run_dir)
     bare, masked = ([best(tries).episode for tries in store.attempts(arm).values()] for arm in ("bare", "masked"))
-    partner = {episode.task_id: episode for episode in bare if episode.split == "val" and episode.status == "scored"}
-    shown = [episode for episode in masked if episode.status == "scored" and episode.task_id in partner]
-    found = len({episode.task_id for episode in shown})
-    if found < FEWEST:
+    alone = {episode.task_id: episode for episode in bare if episode.split == "val" and episode.status == "scored"}
+    return alone, [episode for episode in masked if episode.status == "scored" and episode.task_id in alone]
+
+
+def _paired(alone: dict[str, Episode], shown: list[Episode], run_dir: Path) -> tuple[float, float, str]:
+    """Return success, share between tasks and their basis from the pairs of a pilot."""
+    tasks = len({episode.task_id for episode in shown})
+    if tasks < FEWEST:
         raise InputError(
-            f"{found} validation tasks with a bare and a masked episode",
+            f"{tasks} validation tasks with a bare and a masked episode, and no noise floor",
             where=str(run_dir),
-            allowed=f"a run folder with a Gate A, or at least {FEWEST} such tasks of a pilot",
-            todo="pilot Gate A once there is a draft (shopskill run YAML --limit 20), or guess success and between",
+            allowed=f"a run folder with a Gate A, at least {FEWEST} such tasks of a pilot, or repeats of the bare runs",
+            todo="pilot Gate A once there is a draft (shopskill run YAML --limit 20), repeat the bare runs (shopskill "
+            "noise RUN), or guess success and between",
         )
-    return [partner[episode.task_id] for episode in shown], shown
+    pairs = [alone[episode.task_id] for episode in shown], shown
+    return *_spread(*map(_successes, pairs)), _basis(tasks, shown[0].simulated)
 
 
 def _usage(arm: list[Episode]) -> Tokens | None:

@@ -21,6 +21,7 @@ from shopskill_lib.records import Episode
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
+from shopskill_lib.store import Store, best
 from shopskill_lib.text import task_key
 from shopskill_lib.workbench import Bench
 
@@ -94,6 +95,14 @@ def plan(bench: Bench, split: Side, repeats: int) -> list[Planned]:
         Planned(ARM, task, sample, protocol.BARE) for sample in range(1, repeats + 1) for task in bench.tasks(split)
     ]
     return [*protocol.plan_bare(bench, split), *again]
+
+
+def begun(bench: Bench, split: Side) -> list[Planned]:
+    """List the repeats of a split as far as any task has them."""
+    ours = {task.task_id for task in bench.tasks(split)}
+    tried = [best(tries).episode for tries in Store(bench.folder).attempts(ARM).values()]
+    most = max((episode.sample for episode in tried if episode.task_id in ours), default=0)
+    return [planned for planned in plan(bench, split, most) if planned.arm == ARM]
 
 
 def _pairs(bench: Bench) -> Observations | None:

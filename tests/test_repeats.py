@@ -17,7 +17,7 @@ from scripted import buyer, is_question, serve
 from stopping import Gate
 from test_cli import ROOT, assert_refused, shopskill
 
-from shopskill_lib import claim, cli, floors, pairing, plots, protocol, repeats
+from shopskill_lib import claim, cli, floors, pairing, pilots, plots, protocol, repeats
 from shopskill_lib.errors import InputError, MissingError
 from shopskill_lib.files import write_json
 from shopskill_lib.floors import Floor
@@ -141,6 +141,35 @@ def test_table_sentences_and_csv_say_simulated(measured: tuple[Path, str]) -> No
     seen = floor_of(run, "test").outcomes["reward"].half_width
     assert (row["value"], row["low"], row["high"]) == pytest.approx((seen.value, seen.low, seen.high))
     assert {"coefficient, any one", "coefficient query"} <= set(table["figure"])
+
+
+def test_a_plan_takes_success_and_share_from_the_repeats(measured: tuple[Path, str], tmp_path: Path) -> None:
+    """Those of the validation tasks, against the raw lines; without a masked rollout its cost is not known."""
+    run, _ = measured
+    found = pilots.read(run)
+    rewards: dict[str, list[float]] = {}
+    for episode in [*lines(run, "bare"), *lines(run, "repeat")]:
+        if episode["split"] == "val":
+            rewards.setdefault(episode["task_id"], []).append(episode["reward_detail"]["r_success"])
+    runs = np.array(list(rewards.values()))
+    within, between = runs.var(axis=1, ddof=1).mean(), runs.mean(axis=1).var(ddof=1)
+    share = max(between - within / 3, 0) / (within + max(between - within / 3, 0))
+    assert found.success == pytest.approx(runs.mean()) and found.between == pytest.approx(share)
+    assert found.told.startswith(f"2 repeats of the bare runs of {VAL} simulated val tasks, share ")
+    assert found.cost.bare is not None and found.cost.masked is not None
+    alone = tmp_path / "run"
+    (alone / "episodes").mkdir(parents=True)
+    shutil.copy(run / "noise.json", alone)
+    shutil.copy(run / "episodes" / "bare.jsonl", alone / "episodes")
+    bought = pilots.read(alone)
+    assert (bought.success, bought.between, bought.told) == (found.success, found.between, found.told)
+    assert bought.cost.bare == pytest.approx(found.cost.bare) and bought.cost.masked is None
+    record = json.loads((alone / "noise.json").read_text(encoding="utf-8"))
+    for floor in record["floors"]:
+        floor["identical"] = "repeats are identical"
+    (alone / "noise.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(InputError, match="0 validation tasks with a bare and a masked episode, and no noise floor"):
+        pilots.read(alone)
 
 
 def test_nothing_is_bought_twice_and_more_repeats_buy_only_what_is_missing(finished: Path, tmp_path: Path) -> None:
