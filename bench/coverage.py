@@ -35,14 +35,23 @@ class Hits:
     half_width: list[float]
 
 
-def draw(rng: np.random.Generator, pairs: int, success: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+Floats = NDArray[np.float64]
+
+
+def draw(rng: np.random.Generator, pairs: int, success: float) -> tuple[Floats, NDArray[np.int64]]:
     """Paired differences and masks of one experiment."""
+    masked, bare, masks, _ = draw_arms(rng, pairs, success)
+    return masked - bare, masks
+
+
+def draw_arms(rng: np.random.Generator, pairs: int, success: float) -> tuple[Floats, Floats, NDArray[np.int64], Floats]:
+    """Masked and bare rewards of one experiment, its masks, and what each task succeeds with without a skill."""
     mean = (success - LOW) / (HIGH - LOW)
     base = LOW + (HIGH - LOW) * rng.beta(CONCENTRATION * mean, CONCENTRATION * (1 - mean), pairs)
     state = rng.integers(3, size=pairs)
     masks = np.column_stack([rng.integers(2, size=(pairs, 14)), state == 1, state == 2]).astype(np.int64)
     masked = rng.random(pairs) < base + masks @ EFFECTS
-    return masked.astype(float) - (rng.random(pairs) < base), masks
+    return masked.astype(float), (rng.random(pairs) < base).astype(float), masks, base
 
 
 def holds(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -6,15 +6,25 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from shopskill_lib.plots import BLUE, intervals, style
+from shopskill_lib.floors import Floor
+from shopskill_lib.plots import BLUE, band, intervals, style
 from shopskill_lib.ranking import BARE, PLACEBO, RANDOM, Ranking
 
 
-def contrasts(ranking: Ranking) -> Figure:
-    """Draw the task-paired differences between the arms of a ranking, with their 95 % intervals."""
+def contrasts(ranking: Ranking, floor: Floor | None = None) -> Figure:
+    """Draw the task-paired differences between the arms of a ranking, with their 95 % intervals.
+
+    Args:
+        ranking: judged.
+        floor: of the gate's tasks at the same weights; a band behind the differences of two arms of one run a task.
+    """
     frame = ranking.to_frame()
     with style():
         figure, axes = plt.subplots(figsize=(7.0, 1.4 + 0.36 * len(frame)), layout="constrained")
+        if floor is not None:
+            size = floor.reach(len(ranking.measured.rewards))
+            if band(axes, floor, [None if "random" in name else size for name in frame["difference"]]):
+                axes.legend(loc="best", fontsize="x-small")
         intervals(axes, frame["estimate"], frame["ci_low"], frame["ci_high"])
         axes.plot(frame["estimate"], range(len(frame)), "o", color="black", ms=6)
         axes.set_yticks(range(len(frame)), frame["difference"])

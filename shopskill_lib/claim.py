@@ -43,7 +43,7 @@ class Known:
         elsewhere: looks at the same test tasks in the runs beside this one; None where nobody counts.
         promised: what Gate A says of the tested skill's gain; "" where no gate lies beside the test.
         calls: every model call of the folder; empty where none is recorded.
-        noise: the run folder's noise floors; None where none has been measured.
+        noise: the noise floors beside the gate; None where none has been measured.
     """
 
     val_looks: int | None = None
@@ -72,7 +72,7 @@ def known(gate: Path, folder: Path | None = None) -> Known:
     """
     root, until = folder or gate.parent, looks.latest(gate)
     val, test = (looks.reasons(root, name, until) for name in ("gate_a.json", "gate_b.json"))
-    found = Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)), floors.read(root))
+    found = Known(len(val), len(test), (*val, *test), tuple(store.read_calls(gate.parent)), floors.read(gate.parent))
     if gate.name != looks.TEST:
         return found
     return replace(found, elsewhere=looks.elsewhere(gate, root), promised=_promised(gate.with_name("gate_a.json")))
@@ -245,7 +245,7 @@ def _supported(gate: Gate) -> tuple[str, ...]:
 
 def _floor_of_gate(gate: Gate, about: Known) -> str:
     """Say which coefficients two identical arms show, or that nobody knows."""
-    floor = floors.of_gate(about.noise, gate.observations)
+    floor = floors.of_gate(about.noise, gate.observations.sha256)
     return floor.about_coefficients() if floor is not None else _no_floor("pairs", "val")
 
 

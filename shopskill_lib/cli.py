@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from shopskill_lib import claim, distil, floors, gates, pilots, planning, repeats, status, workbench
+from shopskill_lib import claim, distil, floors, gates, pilots, planning, protocol, repeats, status, workbench
 from shopskill_lib.adapters import folder, formats
 from shopskill_lib.adapters.recorded import as_trajectories, unreadable
 from shopskill_lib.console import Parser, respond
@@ -104,6 +104,12 @@ def _describe_noise(commands: "argparse._SubParsersAction[Parser]") -> None:
     noise.add_argument("run", type=Path, metavar="RUN", help="run folder with params.json")
     noise.add_argument("--repeats", type=int, default=5, metavar="N", help="bare runs a task beside the gate's own")
     noise.add_argument("--split", choices=["val", "test", "both"], default="both", help="whose tasks are repeated")
+    noise.add_argument(
+        "--skill",
+        default="",
+        metavar="ROUND",
+        help="online/round_000: at that round's weights, beside its gate",
+    )
     noise.add_argument("--resamples", type=int, default=2000, help="resamples of tasks, and draws of coefficients")
     noise.add_argument("--analysis-seed", type=int, default=0, help="seed of both")
     noise.add_argument("--budget-tokens", type=int, metavar="N", help="stop when the run has spent N tokens in all")
@@ -242,13 +248,12 @@ def _plan(options: argparse.Namespace) -> str:
 
 def _noise(options: argparse.Namespace) -> str:
     """Measure the noise floor of a run, or find its episodes there."""
-    bench = repeats.open_run(options.run)
+    bench = protocol.at_round(repeats.open_run(options.run), options.skill)
     budget = workbench.purse(bench.settings, options.run, ["policy"], options.budget_tokens, options.budget_usd)
     splits: list[floors.Side] = ["val", "test"] if options.split == "both" else [options.split]
     draws = {"resamples": options.resamples, "analysis_seed": options.analysis_seed}
     found = repeats.measure(workbench.paid_from(bench, budget), splits, options.repeats, **draws)
-    later = "03_gate_a and 04_gate_b show it when they run again"
-    return f"{found}\nnoise floor: {options.run / floors.FILE}; {later}"
+    return f"{found}\nnoise floor: {bench.folder / floors.FILE}; the notebooks show it when they run again"
 
 
 def _truth(options: argparse.Namespace) -> str:

@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 from shopskill_lib.comparison import Comparison
 from shopskill_lib.files import read_record, write_bytes, write_json
 from shopskill_lib.gates import PRIMARY
-from shopskill_lib.noise import Interval, Scatter
-from shopskill_lib.observations import Observations
+from shopskill_lib.noise import Interval, Scatter, half_width
 from shopskill_lib.records import Record, fingerprint
 from shopskill_lib.text import task_key
 
@@ -106,6 +105,10 @@ class Floor(Record):
         table = pd.DataFrame(rows, columns=["outcome", "figure", "value", "low", "high"])
         table.insert(0, "split", self.split)
         return table.assign(simulated=self.simulated)
+
+    def reach(self, tasks: int) -> float | None:
+        """Return the floor of a difference in mean reward over so many such tasks; None where repeats say nothing."""
+        return None if self.identical else half_width(self.outcomes[PRIMARY].within.value, tasks)
 
     def about_differences(self) -> str:
         """Say what a difference of two arms has to exceed."""
@@ -218,12 +221,18 @@ def write(folder: Path, floor: Floor) -> Noise:
     return noise
 
 
-def of_gate(noise: Noise | None, pairs: Observations) -> Floor | None:
+def of_gate(noise: Noise | None, pairs_sha256: str) -> Floor | None:
     """Return the floor of a gate's own pairs; None where none has been measured."""
     floor = None if noise is None else noise.of("val")
-    if floor is None or floor.coefficients is None or floor.coefficients.pairs_sha256 != pairs.sha256:
+    if floor is None or floor.coefficients is None or floor.coefficients.pairs_sha256 != pairs_sha256:
         return None
     return floor
+
+
+def of_weights(checkpoint: str, folders: Sequence[Path]) -> Floor | None:
+    """Return the first floor of validation tasks that these folders hold for a checkpoint; None without one."""
+    found = [noise.of("val") for noise in map(read, folders) if noise is not None]
+    return next((floor for floor in found if floor is not None and floor.checkpoint == checkpoint), None)
 
 
 def of_test(noise: Noise | None, comparison: Comparison) -> Floor | None:

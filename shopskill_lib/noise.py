@@ -74,7 +74,6 @@ def scatter(runs: FloatArray, resamples: int, seed: int) -> Scatter | None:
     shares = _between(drawn, len(known))[1]
     within = _estimate(seen[0, 1], drawn[:, 1])
     spread = _map(lambda variance: (2 * variance / len(runs)) ** 0.5, within)
-    quantile = float(stats.t.ppf(1 - LEVEL / 2, len(runs) - 1))
     return Scatter(
         tasks=len(known),
         mean=float(seen[0, 2]),
@@ -84,9 +83,19 @@ def scatter(runs: FloatArray, resamples: int, seed: int) -> Scatter | None:
         between=float(between[0]),
         share=None if np.isnan(share[0]) else _estimate(share[0], shares[~np.isnan(shares)]),
         spread=spread,
-        half_width=_map(lambda error: quantile * error, spread),
+        half_width=_map(lambda variance: half_width(variance, len(runs)), within),
         flips=_map(lambda variance: 2 * variance, within) if _is_binary(known) else None,
     )
+
+
+def half_width(within: float, tasks: int) -> float:
+    """Return the half-width of a 95 % t interval of the mean difference of two identical arms of so many tasks.
+
+    Args:
+        within: mean variance of one run within its task.
+        tasks: of each arm, one run a task.
+    """
+    return float(stats.t.ppf(1 - LEVEL / 2, tasks - 1) * (2 * within / tasks) ** 0.5)
 
 
 def _is_binary(runs: FloatArray) -> bool:

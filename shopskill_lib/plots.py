@@ -26,8 +26,8 @@ from shopskill_lib.floors import Floor
 from shopskill_lib.gates import PRIMARY, Gate
 from shopskill_lib.pooling import Pool
 
-BLUE, GREY = "#0b4f8a", "#b8b8b8"
-"""What a figure is about, and what stands beside it."""
+BLUE, GREY, BAND = "#0b4f8a", "#b8b8b8", "#e9dcc0"
+"""What a figure is about, what stands beside it, and the noise floor behind both."""
 
 SUCCESS: dict[str, Any] = {"color": BLUE, "edgecolor": "black", "label": "success cards"}
 FAILURE: dict[str, Any] = {"color": "#dddddd", "edgecolor": "black", "hatch": "//", "label": "failure cards"}
@@ -73,7 +73,7 @@ def coefficients(gate: Gate, truth: pd.DataFrame | None = None, floor: Floor | N
     with style():
         figure, axes = plt.subplots(figsize=(8.0, 1.9 + 0.3 * len(frame)), layout="constrained")
         if floor is not None and floor.coefficients is not None:
-            _band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
+            band(axes, floor, [floor.coefficients.half_widths.get(name) for name in frame["intervention_id"]])
         together = gate.together().set_index("intervention_id").reindex(frame["intervention_id"])
         low, high = together["simultaneous_low"], together["simultaneous_high"]
         axes.hlines(range(len(frame)), low, high, color="0.75", lw=4, label="all at once, 95 %")
@@ -153,7 +153,7 @@ def differences(comparison: Comparison, floor: Floor | None = None) -> Figure:
             axes.set_xlabel(f"{words}; 95 % bootstrap", fontsize="medium")
         if floor is not None:
             known = [floor.outcomes.get(name) for name in score["metric"]]
-            if _band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known]):
+            if band(panels[0, 0], floor, [None if seen is None else seen.half_width.value for seen in known]):
                 figure.legend(loc="outside lower center")
         figure.suptitle(f"{_mark(comparison.simulated)}Equipped against bare, {comparison.n_tasks} tasks")
     return figure
@@ -224,12 +224,17 @@ def support(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def effects(table: pd.DataFrame) -> Figure:
-    """Draw effects over gates (`tables.effects`): one row a text, one column a gate, the interval in each cell."""
+def effects(table: pd.DataFrame, noise: pd.DataFrame) -> Figure:
+    """Draw effects over gates (`tables.effects`): one row a text, one column a gate, the interval in each cell.
+
+    Where the noise floor of a gate is known (`tables.noise`), it stands below its name.
+    """
     cells = table.reset_index()
     cells["gate"] = ["Gate A" if number == "-" else f"round {number}" for number in cells["round"]]
     cells["text"] = list(zip(cells["#"], cells["title"], strict=True))
     texts, gates = list(dict.fromkeys(cells["text"])), list(dict.fromkeys(sorted(cells["gate"])))
+    known = noise["coefficient"].dropna().items()
+    below = {f"round {number}".replace("round -", "Gate A"): f"\nnoise floor ±{size:.3f}" for number, size in known}
     values = np.full((len(texts), len(gates)), np.nan)
     places = [(texts.index(text), gates.index(gate)) for text, gate in zip(cells["text"], cells["gate"], strict=True)]
     values[tuple(np.transpose(places))] = cells["alpha"].astype(float)
@@ -240,7 +245,7 @@ def effects(table: pd.DataFrame) -> Figure:
         for (row, column), words in zip(places, _effect_words(cells), strict=True):
             dark = abs(values[row, column]) > 0.6 * reach
             axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
-        axes.set_xticks(range(len(gates)), gates)
+        axes.set_xticks(range(len(gates)), [gate + below.get(gate, "") for gate in gates])
         axes.set_yticks(range(len(texts)), [label(f"#{number} {title}", number) for number, title in texts])
         axes.grid(visible=False)
         figure.colorbar(image, label="effect on reward", shrink=0.8)
@@ -290,8 +295,11 @@ def _ascii(name: str, number: int) -> str:
     return name if name.isascii() else f"gate {number + 1}"
 
 
-def gaps(table: pd.DataFrame) -> Figure:
-    """Draw reward without and with the whole skill by round, their gap with its interval, and the skill's size."""
+def gaps(table: pd.DataFrame, noise: pd.DataFrame) -> Figure:
+    """Draw reward without and with the whole skill by round, their gap with its interval, and the skill's size.
+
+    The noise floor of a gap (`tables.noise`) is a band, where it is known.
+    """
     with style():
         figure, (rewards, gap, size) = plt.subplots(1, 3, figsize=(9.0, 2.8), layout="constrained")
         rounds = table.index.to_numpy()
@@ -301,14 +309,18 @@ def gaps(table: pd.DataFrame) -> Figure:
         rewards.legend(fontsize="x-small")
         reach = [table["G"] - table["G low"], table["G high"] - table["G"]]
         gap.errorbar(rounds, table["G"], yerr=reach, fmt="o", color="black", capsize=3)
+        sizes = noise["gap"].dropna()
+        gap.use_sticky_edges = False
+        gap.bar(sizes.index.astype(int), 2 * sizes, 0.8, -sizes, color=BAND, lw=0, zorder=0)
         gap.axhline(0.0, color="black", lw=0.9)
+        gap.set_xlim(rounds[0] - 0.5, rounds[-1] + 0.5)
         gap.set_ylabel("gap G, 95 % bootstrap")
         size.bar(rounds, table["chunks after"], color="#9db8d2", edgecolor="black")
         size.yaxis.set_major_locator(MaxNLocator(integer=True))
         size.set_ylabel("chunks after the gate")
         for axes in (rewards, gap, size):
             axes.set_xticks(rounds)
-            axes.set_xlabel("round")
+            axes.set_xlabel("round; shaded: noise floor" if axes is gap and len(sizes) else "round")
         figure.suptitle(f"{_simulated(table)}What the skill still adds, and its size")
     return figure
 
@@ -442,14 +454,14 @@ def _is_score(name: str) -> bool:
     return name in (PRIMARY, "success") or name.startswith("r_")
 
 
-def _band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool:
+def band(axes: Axes, floor: Floor, half_widths: Sequence[float | None]) -> bool:
     """Shade the rows as far as two identical arms go and tell whether any is; none is where repeats say nothing new."""
     known = [(row, size) for row, size in enumerate(half_widths) if size is not None]
     if floor.identical or not known:
         return False
     rows, sizes = np.transpose(known)
     told = f"noise floor{' (simulated)' if floor.simulated else ''}: 95 % of identical arms"
-    axes.barh(rows, 2 * sizes, 1.0, -sizes, color="#e9dcc0", lw=0, zorder=0, label=told)
+    axes.barh(rows, 2 * sizes, 1.0, -sizes, color=BAND, lw=0, zorder=0, label=told)
     return True
 
 

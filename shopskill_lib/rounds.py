@@ -1,6 +1,6 @@
 """Online rounds on disk: what each began with, found and left behind (METHOD M26-M30).
 
-A finished round is a folder `online/round_000` that nothing writes again, Gate B's own files excepted.
+A finished round is a folder `online/round_000` that nothing writes again but Gate B and `shopskill noise`.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ from typing import Any, Literal, TypeVar
 import pandas as pd
 from pydantic import TypeAdapter
 
+from shopskill_lib import floors
 from shopskill_lib.curriculum import Curriculum
 from shopskill_lib.errors import InputError
-from shopskill_lib.files import read_record, write_json
+from shopskill_lib.files import read_json, read_record, write_json
 from shopskill_lib.pools import Pool
-from shopskill_lib.protocol import ROUNDS
+from shopskill_lib.protocol import GATE, ROUNDS
 from shopskill_lib.records import Record
 from shopskill_lib.triage import Group, Triage
 
@@ -279,6 +280,36 @@ def read_round(folder: Path) -> Round:
         state=_read(folder / "groups.json", TypeAdapter(Groups)).curriculum,
         lineage=tuple(Measured.model_validate(row) for row in rows),
     )
+
+
+def noise_floors(rounds: Sequence[Round]) -> pd.DataFrame:
+    """Return what the noise floors of a run's gates say: one row a gate that has one, Gate A as round "-".
+
+    `coefficient` is the size below which 95 % of a gate's coefficients lie where text does nothing; `gap` that of the
+    round's gap, from repeats beside the round or, at the same weights, in the run folder. NaN where it is not known.
+
+    Raises:
+        InputError: a gate or noise floor is damaged.
+    """
+    run = rounds[-1].folder.parent.parent
+    places = {"-": run} | {str(done.number): done.folder for done in rounds}
+    gates = {number: floors.of_gate(floors.read(place), _pairs_sha256(place)) for number, place in places.items()}
+    single = {
+        number: floor.coefficients.single
+        for number, floor in gates.items()
+        if floor is not None and floor.coefficients is not None and not floor.identical
+    }
+    gaps = {}
+    for done in rounds:
+        floor, gap = floors.of_weights(done.report.evaluation_checkpoint, (done.folder, run)), done.report.gap
+        gaps[str(done.number)] = None if floor is None or gap is None else floor.reach(gap.tasks)
+    table = pd.DataFrame({"coefficient": pd.Series(single, dtype=float), "gap": pd.Series(gaps, dtype=float)})
+    return table.dropna(how="all").rename_axis("round")
+
+
+def _pairs_sha256(place: Path) -> str:
+    """Return the hash of the pairs that a frozen gate was fitted to."""
+    return str(read_json(place / GATE)["source"]["sha256"])
 
 
 def _read(path: Path, form: TypeAdapter[Form]) -> Form:

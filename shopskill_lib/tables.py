@@ -12,7 +12,7 @@ from shopskill_lib.desk import Analyses
 from shopskill_lib.gates import DECISION_COLUMNS, PRIMARY, Gate
 from shopskill_lib.pools import CAP
 from shopskill_lib.records import ModelCall, total_usage
-from shopskill_lib.rounds import Round
+from shopskill_lib.rounds import Round, noise_floors
 
 DIGITS = 4
 
@@ -368,6 +368,11 @@ def gaps(rounds: Sequence[Round]) -> pd.DataFrame:
     table = _over(rounds, Round.to_frame).set_index("round").rename(columns=names)
     measured = dict.fromkeys(names.values(), float)  # also where no round has a gap
     return _labelled(table[columns].astype(measured), _any_simulated(rounds))
+
+
+def noise(rounds: Sequence[Round]) -> pd.DataFrame:
+    """One row a gate, Gate A (round -) included, whose noise floor is known (`rounds.noise_floors`)."""
+    return _labelled(noise_floors(rounds).round(DIGITS), _any_simulated(rounds))
 
 
 def _over(rounds: Sequence[Round], frame: Callable[[Round], pd.DataFrame]) -> pd.DataFrame:

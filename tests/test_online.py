@@ -13,17 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.patches import Rectangle
 from rounds_child import DRAFT, PERSONA, RULE, SETTINGS, add, gated, proposing, rewrite, version
+from scipy import stats
 
 from shopskill_lib import (
     chronicle,
     compiler,
     curriculum,
     cycle,
+    floors,
     ledger,
     online,
     plots,
     protocol,
+    repeats,
     replicates,
     tables,
     workbench,
@@ -35,7 +39,7 @@ from shopskill_lib.errors import InputError, OutputError, ParameterError
 from shopskill_lib.lab.learner import Lesson
 from shopskill_lib.models import Endpoint
 from shopskill_lib.pools import Add, Pool, Rewrite
-from shopskill_lib.rounds import Round, measured, read_round
+from shopskill_lib.rounds import Gap, Round, measured, read_round
 from shopskill_lib.settings import Settings
 from shopskill_lib.skills import Skill
 from shopskill_lib.spending import Purse, spent, total
@@ -357,7 +361,52 @@ def test_rounds_without_a_gap_are_shown(bench: Bench, monkeypatch: pytest.Monkey
     done = online.rounds(with_(bench, rounds=1, n_gap=0), RULE)
     table = tables.gaps(done)
     assert table["G"].isna().all()
-    plots.gaps(table).canvas.draw()
+    assert tables.noise(done).empty
+    plots.gaps(table, tables.noise(done)).canvas.draw()
+
+
+def test_a_noise_floor_of_a_round_lies_beside_its_gate(finished: Finished, tmp_path: Path) -> None:
+    """Weights of round 0 are repeated; the figures show its floor there, and claim nothing of other weights."""
+    origin, _ = finished
+    bench = copy(origin.folder, tmp_path / "run")
+    rounds = online.rounds(bench, RULE)
+    place, others = bench.folder / "online" / "round_000", bench.folder / "online" / "round_001"
+    measured_by_gate = {path: path.read_bytes() for path in place.glob("*.*") if path.name != "calls.jsonl"}
+    assert tables.noise(rounds).empty
+    repeats.measure(protocol.at_round(bench, "online/round_000"), ["val"], 2, resamples=100)
+    assert {path: path.read_bytes() for path in measured_by_gate} == measured_by_gate
+    assert not (bench.folder / floors.FILE).exists() and not (others / floors.FILE).exists()
+    noise = floors.read(place)
+    assert noise is not None
+    floor = noise.floors[0]
+    report = rounds[0].report
+    assert floor.checkpoint == report.evaluation_checkpoint == "simulated-shopper-1+r0"
+    assert floor.coefficients is not None and report.gap is not None
+    table = tables.noise(rounds)
+    assert table.columns.name == "simulated" and list(table.index) == ["0"]
+    within = floor.outcomes["reward"].within.value
+    reach = stats.t.ppf(0.975, report.gap.tasks - 1) * (2 * within / report.gap.tasks) ** 0.5
+    assert list(table.loc["0"]) == pytest.approx([floor.coefficients.single, reach], abs=1e-4)
+    axes = plots.effects(tables.effects(rounds), table).axes[0]
+    told = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert told == ["Gate A", f"round 0\nnoise floor ±{floor.coefficients.single:.3f}", "round 1"]
+    gap = plots.gaps(tables.gaps(rounds), table).axes[1]
+    (band,) = [bar.get_bbox() for bar in gap.patches if isinstance(bar, Rectangle)]
+    assert (band.y0, band.y1) == pytest.approx((-reach, reach), abs=1e-3)
+
+
+def test_without_training_the_floor_of_a_run_serves_its_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights: repeats beside Gate A tell of the gap as well, and nothing is bought for a round."""
+    propose(monkeypatch, [])
+    still = with_(bench, rounds=1, trainer="none")
+    (done,) = online.rounds(still, RULE)
+    repeats.measure(still, ["val"], 1, resamples=100)
+    gap = Gap(tasks=10, bare=0.4, full=0.5, gap=0.1, ci_low=0.0, ci_high=0.2)
+    for known, places in ((None, ["-"]), (gap, ["-", "0"])):
+        table = tables.noise([replace(done, report=done.report.model_copy(update={"gap": known}))])
+        assert list(table.index) == places
+        assert table["gap"].isna().tolist() == [True, False][: len(places)]
+        assert table["coefficient"].isna().tolist() == [False, True][: len(places)]
 
 
 def rejected(text: str) -> list[ledger.Event]:

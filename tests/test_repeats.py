@@ -256,7 +256,7 @@ def drawn(run: Path) -> dict[str, list[Any]]:
     comparison = compare_paired(*read_comparison(run / "test_observations.csv"), resamples=100)
     noise = floors.read(run)
     figures = {
-        "gate": plots.coefficients(fit_gate(pairs, resamples=100), None, floors.of_gate(noise, pairs)),
+        "gate": plots.coefficients(fit_gate(pairs, resamples=100), None, floors.of_gate(noise, pairs.sha256)),
         "test": plots.differences(comparison, floors.of_test(noise, comparison)),
     }
     bands = {name: list(figure.axes[0].containers) for name, figure in figures.items()}
