@@ -47,7 +47,7 @@ def large_file(path: Path, n: int) -> None:
 def command_seconds(*arguments: str) -> tuple[float, float]:
     """Wall seconds of a command in its own process, and the largest memory of any so far in GiB."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "shopskill_lib.cli", *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "shopskill_lib", *arguments], check=True, stdout=subprocess.DEVNULL)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     return time.perf_counter() - start, peak
 

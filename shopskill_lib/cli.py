@@ -1,4 +1,4 @@
-"""The `shopskill` command: one line a command."""
+"""The commands of `shopskill` that have no module of their own, and the list of all: one line a command."""
 
 import argparse
 import json
@@ -18,9 +18,7 @@ from shopskill_lib.text import is_han
 
 
 def main() -> int:
-    """Run one command and return its exit code; some commands take this process over, signals and all."""
-    if sys.argv[1:2] in (["run"], ["doctor"], ["pool"], ["rank"]):
-        os.execv(sys.executable, [sys.executable, "-m", f"shopskill_lib.{sys.argv[1]}", *sys.argv[2:]])
+    """Run one command and return its exit code."""
     return respond(_parser())
 
 

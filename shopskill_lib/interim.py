@@ -4,7 +4,7 @@ A look tells early what is already told apart from 0; a replication asks the sam
 Neither selects, neither changes the skill, and each is counted among the looks at the validation tasks.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,10 @@ from shopskill_lib import gates, looks, protocol, sequential
 from shopskill_lib.cycle import Rule
 from shopskill_lib.errors import InputError, ParameterError
 from shopskill_lib.files import read_json
-from shopskill_lib.folders import folder as made
 from shopskill_lib.gates import Gate
 from shopskill_lib.inference import LEVEL
 from shopskill_lib.observations import plain_rows
 from shopskill_lib.workbench import Bench
-
-REPLICATIONS = "replications"
-"""Folder of the replications, in the run folder."""
 
 LABELLED = ("intervention_id", "coefficient", "std_error", "ci_low", "ci_high", "p_bh", "label")
 
@@ -141,7 +137,7 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
             todo=f"give for example --replicate {mask_seed + 1000}",
         )
     protocol.freeze_texts(protocol.pool_of(bench), bench.folder / protocol.INTERVENTIONS)
-    new = under(bench, mask_seed)
+    new = protocol.under_masks(bench, mask_seed)
     frozen = read_json(path)
     gate = _fit(protocol.gate_a(new), new, rule)
     rows = {
@@ -153,13 +149,6 @@ def replicate(bench: Bench, mask_seed: int, rule: Rule) -> Labels:
     record = new.folder / looks.REPLICATION
     looks.freeze(bench.folder, record, found.to_json(), gate.key(), f"replication, masks of seed {mask_seed}")
     return found
-
-
-def under(bench: Bench, mask_seed: int) -> Bench:
-    """Return the bench of a replication under masks of this seed, in its folder below the gate's."""
-    place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
-    names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
-    return replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
 
 
 def _fit(file: Path, bench: Bench, rule: Rule, level: float = LEVEL) -> Gate:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from shopskill_lib import leaks, masks, pairing, probes, replicates, rollouts, sequential, workbench
 from shopskill_lib.errors import DesignError, InputError, ParameterError, SetupError
 from shopskill_lib.files import read_json, read_text, write_bytes, write_json
+from shopskill_lib.folders import folder as made
 from shopskill_lib.pools import CAP, Pool
 from shopskill_lib.records import Episode, Hint, Split, Step, Treatment, canonical, make_treatment
 from shopskill_lib.rolloutset import Forecast, RolloutSet
@@ -41,6 +42,9 @@ SELECTED = "skill.md"
 
 ROUNDS = "online"
 """Folder of the online rounds, in the run folder."""
+
+REPLICATIONS = "replications"
+"""Folder of the replications, in the run folder."""
 
 
 def set_up(settings: Settings, folder: Path) -> Bench:
@@ -230,6 +234,13 @@ def at_round(bench: Bench, skill: str) -> Bench:
         )
     report = read_json(place / "round.json")
     return moved(bench, place, report["evaluation_model"], report["evaluation_checkpoint"])
+
+
+def under_masks(bench: Bench, mask_seed: int) -> Bench:
+    """Return the bench of a replication under masks of this seed, in its folder below the gate's."""
+    names = {"mask_seed": mask_seed, "n_stages": 1, "reuse_from": str(bench.folder)}
+    place = made(str(bench.folder / REPLICATIONS / f"seed_{mask_seed}"))
+    return replace(bench, settings=bench.settings.model_copy(update=names), folder=place)
 
 
 def moved(bench: Bench, folder: Path, model: str, checkpoint: str) -> Bench:

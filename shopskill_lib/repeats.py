@@ -99,10 +99,9 @@ def plan(bench: Bench, split: Side, repeats: int) -> list[Planned]:
 
 def begun(bench: Bench, split: Side) -> list[Planned]:
     """List the repeats of a split as far as any task has them."""
-    ours = {task.task_id for task in bench.tasks(split)}
     tried = [best(tries).episode for tries in Store(bench.folder).attempts(ARM).values()]
-    most = max((episode.sample for episode in tried if episode.task_id in ours), default=0)
-    return [planned for planned in plan(bench, split, most) if planned.arm == ARM]
+    most = max((episode.sample for episode in tried if episode.split == split), default=0)
+    return [planned for planned in plan(bench, split, most) if planned.arm == ARM] if most else []
 
 
 def _pairs(bench: Bench) -> Observations | None:

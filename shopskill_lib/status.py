@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from shopskill_lib import distil, interim, lineup, protocol, repeats, rollouts, sequential, spending, workbench
+from shopskill_lib import distil, lineup, protocol, repeats, rollouts, sequential, spending, workbench
 from shopskill_lib.errors import ShopskillError
+from shopskill_lib.looks import SEED
 from shopskill_lib.rollouts import Planned
 from shopskill_lib.rolloutset import RolloutSet
 from shopskill_lib.settings import Settings
@@ -63,8 +64,9 @@ def _gates(bench: Bench) -> Iterator[Part]:
 
 def _replications(bench: Bench) -> Iterator[Part]:
     """Yield the masked episodes of each replication; its bare ones are those of the gate."""
-    for place in sorted((bench.folder / interim.REPLICATIONS).glob("seed_*")):
-        new = interim.under(bench, int(place.name.removeprefix("seed_")))
+    names = sorted(path.name for path in (bench.folder / protocol.REPLICATIONS).glob("*") if SEED.fullmatch(path.name))
+    for name in names:
+        new = protocol.under_masks(bench, int(name.removeprefix("seed_")))
         yield f"val, masks {new.settings.mask_seed}", new, [p for p in protocol.plan_gate_a(new) if p.arm == "masked"]
 
 

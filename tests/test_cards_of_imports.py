@@ -71,7 +71,7 @@ def test_the_simulated_author_sees_what_pages_of_the_original_show(language: str
 
 
 def shopskill(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shopskill_lib.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "shopskill_lib", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shopskill_lib.cli", *arguments]
+    command = [sys.executable, "-m", "shopskill_lib", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -120,7 +120,7 @@ def test_a_record_never_replaces_what_it_is_made_from(folder: Path, tmp_path: Pa
 def test_full_disk_is_a_message(folder: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     finished = subprocess.run(
-        [sys.executable, "-m", "shopskill_lib.cli", "gate", str(folder / "observations.csv"), "--json", "-"],
+        [sys.executable, "-m", "shopskill_lib", "gate", str(folder / "observations.csv"), "--json", "-"],
         cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(full)

@@ -110,7 +110,7 @@ def test_a_good_set_up_by_the_command(tmp_path: Path) -> None:
     params = tmp_path / "lab.yaml"
     with process("shopskill_lib.simulated") as url:
         params.write_text(json.dumps(SIZE | {"policy_url": url, "author_url": url, "trainer": "none"}), "utf-8")
-        command = [sys.executable, "-m", "shopskill_lib.cli", "doctor", str(params), "--out", str(tmp_path / "run")]
+        command = [sys.executable, "-m", "shopskill_lib", "doctor", str(params), "--out", str(tmp_path / "run")]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "90"}
         )

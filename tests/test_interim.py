@@ -86,7 +86,7 @@ def test_a_replication_has_new_masks_and_the_gates_bare_runs(bench: Bench) -> No
     with pytest.raises(ParameterError, match="the gate's own"):
         interim.replicate(bench, 0, RULE)
     found = interim.replicate(bench, 5, RULE)
-    place = bench.folder / interim.REPLICATIONS / "seed_5"
+    place = bench.folder / protocol.REPLICATIONS / "seed_5"
     old, new = (pd.read_csv(path / "observations.csv") for path in (bench.folder, place))
     assert (old["bare_reward"] == new["bare_reward"]).all()
     assert (old[["query", "price"]] != new[["query", "price"]]).any(axis=None)

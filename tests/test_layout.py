@@ -178,6 +178,7 @@ ORDER = [
     "pool",
     "rank",
     "cli",
+    "__main__",
 ]
 """Every module; a module imports only modules above it."""
 

@@ -24,7 +24,7 @@ sizes = st.floats(0, 1e6)
 
 
 def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shopskill_lib.cli", *arguments]
+    command = [sys.executable, "-m", "shopskill_lib", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 

@@ -345,7 +345,7 @@ def test_the_command_runs_the_notebook_and_refuses_what_it_does_not_know(runs: d
     change(run / "params.json", draft=str(tmp_path / "zh" / "pool.json"))
     params = tmp_path / "ranking.yaml"
     params.write_text("n_ranking: 6\nset_size: 2\nrandom_sets: 2\nfresh_masks: 1\nresamples: 200\n", encoding="utf-8")
-    command = [sys.executable, "-m", "shopskill_lib.cli", "rank", str(params), "--run", str(run)]
+    command = [sys.executable, "-m", "shopskill_lib", "rank", str(params), "--run", str(run)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("simulated: 6 tasks") and "looks at the validation tasks so far: 2" in done.stdout

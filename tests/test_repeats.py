@@ -365,7 +365,7 @@ def test_folders_that_are_no_run_and_damaged_records_are_refused(finished: Path,
 
 
 def start(run: Path) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "shopskill_lib.cli", "noise", str(run), "--repeats", "2", "--split", "val"]
+    words = [sys.executable, "-m", "shopskill_lib", "noise", str(run), "--repeats", "2", "--split", "val"]
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

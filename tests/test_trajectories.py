@@ -46,7 +46,7 @@ def careful(body: Json) -> Answer:  # noqa: ARG001 - the signature of scripts
 
 
 def shopskill(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shopskill_lib.cli", "cards", *arguments]
+    command = [sys.executable, "-m", "shopskill_lib", "cards", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -30,7 +30,7 @@ TIMES = re.compile(rb'"(?:(?:started_|ended_)?at": ?"[^"]*"|seconds": ?[0-9.e-]+
 def started(folder: Path, **names: str) -> subprocess.Popen[str]:
     """A run of the five notebooks, as a process."""
     given = [f"-p{name}={value}" for name, value in {**SIZES, **names}.items()]
-    command = [sys.executable, "-m", "shopskill_lib.cli", "run", "params/smoke.yaml", "--out", str(folder), *given]
+    command = [sys.executable, "-m", "shopskill_lib", "run", "params/smoke.yaml", "--out", str(folder), *given]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
