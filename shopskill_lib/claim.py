@@ -258,7 +258,7 @@ def _floor_of_test(found: Comparison, about: Known) -> str:
 def _no_floor(what: str, split: str) -> str:
     return (
         f"No noise floor has been measured for these {what}: shopskill noise RUN --split {split} repeats the bare arm "
-        "of a run folder."
+        "of a run folder, with --skill online/round_000 that of a round."
     )
 
 

@@ -131,7 +131,7 @@ def _repeated(run_dir: Path) -> tuple[float, float, str] | None:
         return None
     success, share = known
     tasks = f"{floor.tasks} {'simulated ' if floor.simulated else ''}{floor.split} tasks"
-    told = f"{floor.repeats} repeats of the bare runs of {tasks}, share {share.low:.2f} to {share.high:.2f}"
+    told = f"{tasks}, {floor.repeats} repeats; share {share.low:.2f} to {share.high:.2f}"
     return success, share.value, told
 
 

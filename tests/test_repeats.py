@@ -155,7 +155,7 @@ def test_a_plan_takes_success_and_share_from_the_repeats(measured: tuple[Path, s
     within, between = runs.var(axis=1, ddof=1).mean(), runs.mean(axis=1).var(ddof=1)
     share = max(between - within / 3, 0) / (within + max(between - within / 3, 0))
     assert found.success == pytest.approx(runs.mean()) and found.between == pytest.approx(share)
-    assert found.told.startswith(f"2 repeats of the bare runs of {VAL} simulated val tasks, share ")
+    assert found.told.startswith(f"{VAL} simulated val tasks, 2 repeats; share ")
     assert found.cost.bare is not None and found.cost.masked is not None
     alone = tmp_path / "run"
     (alone / "episodes").mkdir(parents=True)
