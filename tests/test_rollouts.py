@@ -14,6 +14,7 @@ import pytest
 from scripted import Answer, FakeClock, Json, Script, buyer, failure, scripted, serve
 from stopping import Child, Gate
 
+from shopskill_lib import workers
 from shopskill_lib.agent import Agent, load_prompts
 from shopskill_lib.errors import InputError, Interrupted, OutputError, ParameterError, SetupError
 from shopskill_lib.models import Endpoint, connect
@@ -453,7 +454,12 @@ def test_a_stop_during_the_last_episode_stops_the_caller_too(en: EmbeddedShop, t
         bench.run(bench.plan(1), tmp_path, threads=1)
 
 
-def test_a_stop_while_the_server_is_down_can_be_resumed(en: EmbeddedShop, tmp_path: Path) -> None:
+def test_a_stop_while_the_server_is_down_can_be_resumed(
+    en: EmbeddedShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The episode in flight is the one that gives the server up, whenever the main thread hears of the request."""
+    monkeypatch.setattr(workers, "SUSPECT", 1)
+
     def script(body: Json) -> Answer:
         if len(bench.asked) == 60:
             signal.raise_signal(signal.SIGTERM)
@@ -461,7 +467,7 @@ def test_a_stop_while_the_server_is_down_can_be_resumed(en: EmbeddedShop, tmp_pa
 
     bench = Bench(en, script, clock=FakeClock().clock)
     with pytest.raises(Interrupted, match=r"stopped on request with \d+ episodes still to run") as raised:
-        bench.run(bench.plan(40), tmp_path, threads=2)
+        bench.run(bench.plan(40), tmp_path, threads=1)
     assert isinstance(raised.value.__cause__, SetupError)
     kept = load(bench.plan(40), bench.agent, tmp_path, rollout_seed=0)["bare"]
     assert kept.scored and not kept.missing
