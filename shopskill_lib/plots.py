@@ -347,22 +347,26 @@ def plan_errors(table: pd.DataFrame, told: str) -> Figure:
 
 
 def plan_rule(table: pd.DataFrame, told: str) -> Figure:
-    """Draw what the rule of M21-M22 is expected to do, by masked rollouts and design (`planning.compare`)."""
+    """Draw what the rule of M21-M22 is expected to do, by masked rollouts and design (`planning.compare`).
+
+    Gains are those of the reference and of the design with the smallest errors.
+    """
     names = table.index.unique("design")
+    best = table["std error"].groupby("design").mean().idxmin()
     with style():
-        figure, (found, useless, gain) = plt.subplots(1, 3, figsize=(10.5, 3.7), layout="constrained")
+        figure, (found, useless, gain) = plt.subplots(1, 3, figsize=(10.5, 4.0), layout="constrained")
         _by_design(found, table, "P(helping selected)", "P(a helping chunk is selected)")
         _by_design(useless, table, "useless selected", "useless chunks selected, mean")
         useless.set_ylim(0.0, 1.2 * max(float(table["useless selected"].max()), 0.1))
-        for name, (marker, shade) in zip((names[0], names[-1]), (("o", "black"), ("P", "0.55")), strict=True):
+        for name, (marker, shade) in zip((names[0], best), (("o", "black"), ("P", "0.55")), strict=True):
             rows = table.xs(name, level="design")
             gain.plot(rows.index, rows["claimed gain"], f"{marker}--", color=shade, ms=3.5, label=f"claimed, {name}")
             gain.plot(rows.index, rows["true gain"], f"{marker}-", color=shade, ms=3.5, label=f"true, {name}")
-        gain.set_ylabel("gain of the selected, units of reward")
+        gain.set_ylabel("gain of the selected, reward")
         gain.set_xlabel("masked rollouts")
         gain.set_ylim(0.0, 1.3 * float(table["claimed gain"].max()))
         gain.legend(fontsize="x-small")
-        figure.legend(*found.get_legend_handles_labels(), loc="outside lower center", ncols=len(names), title="masks")
+        figure.legend(*found.get_legend_handles_labels(), loc="outside lower center", ncols=3, title="masks")
         figure.suptitle(f"simulated: what the selection rule is expected to do ({told})")
     return figure
 
