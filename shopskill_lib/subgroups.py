@@ -127,7 +127,8 @@ class Subgroups:
             return f"Effects that differ between groups: {', '.join(apart)}."
         tested = [item.name for item in self.groupings if item.p_holm is not None]
         if not tested:
-            return "Whether an effect differs between groups of tasks could not be tested."
+            why = "fewer than two groups can be fitted" if self.groupings else "the pairs name no groups"
+            return f"Whether an effect differs between groups of tasks could not be tested: {why}."
         return f"No factor's effect is shown to differ between groups of tasks by {', '.join(tested)}."
 
     def to_json(self) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def test_small_torn_and_empty_groups_are_named_and_left_out() -> None:
     assert left["(empty)"] == "20 pairs, not described"
     assert left["torn"] == left["a"].replace("100", "30") == "30 pairs, some of its tasks are in other groups too"
     assert found.to_frame().empty
-    assert found.verdict() == "Whether an effect differs between groups of tasks could not be tested."
+    untold = "Whether an effect differs between groups of tasks could not be tested: "
+    assert found.verdict() == f"{untold}fewer than two groups can be fitted."
+    assert study(delta, masks, tasks, NAMES, {}).verdict() == f"{untold}the pairs name no groups."
     assert "tiny: 11 pairs" in found.rows()[0][1]
 
 
